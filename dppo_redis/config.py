@@ -1,0 +1,179 @@
+"""Every knob of a run: name, type, allowed range, default and why.
+
+Frozen values only. The same models check the TOML file and the command line, and are written
+back as the configuration that was used. Derived numbers live in `pacing.py`.
+"""
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from dppo_redis.errors import ConfigurationError
+
+EnvValue = int | float | bool | str
+
+
+class Section(BaseModel):
+    """A group of knobs; errors leave as one `ConfigurationError` line that names the knob."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
+    path: ClassVar[str] = ""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _one_line(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(values)
+        except ValidationError as error:
+            raise ConfigurationError(_explain(cls, error)) from error
+
+
+def _explain(section: type[Section], error: ValidationError) -> str:
+    first = error.errors()[0]
+    knob = section.path + ".".join(str(part) for part in first["loc"][:1])
+    if first["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(str(first["loc"][0]), section.model_fields, n=1, cutoff=0.4)
+        hint = f"did you mean {section.path}{close[0]}?" if close else "see `dppo-redis train --help`"
+        return f"unknown setting {knob}: {hint}"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{knob or 'configuration'}: {message} (got {first['input']!r})" if knob else message
+
+
+class PpoConfig(Section):
+    """PPO (arXiv:1707.06347) and its optimiser."""
+
+    path: ClassVar[str] = "ppo."
+
+    batch_steps: int = Field(2048, ge=8, le=10_000_000)
+    """Valid environment steps of one update; constant while the fleet grows"""
+    minibatch_size: int = Field(256, ge=2, le=10_000_000)
+    """Rows of one gradient step; the last one of a pass may be shorter"""
+    update_epochs: int | None = Field(None, ge=1, le=1000)
+    """Passes over each batch; default: 10 serial, 6 distributed (old data wants fewer)"""
+    learning_rate: float = Field(1e-3, gt=0, le=1)
+    """Adam step size; 3e-4 or 1e-4 when the return oscillates"""
+    anneal_learning_rate: bool = False
+    """Lower the learning rate linearly to 0 over env_steps trained steps"""
+    clip_epsilon: float = Field(0.2, gt=0, lt=1)
+    """Clip range of the probability ratio; 0.1 when the return oscillates"""
+    gamma: float = Field(0.99, ge=0, le=1)
+    """Discount per step"""
+    gae_lambda: float = Field(0.95, ge=0, le=1)
+    """Lambda of generalised advantage estimation"""
+    value_coef: float = Field(0.5, ge=0)
+    """Weight of the value loss"""
+    entropy_coef: float = Field(0.0, ge=0)
+    """Weight of the entropy bonus"""
+    max_grad_norm: float = Field(0.5, gt=0)
+    """Gradients are clipped to this global norm"""
+    adam_epsilon: float = Field(1e-5, gt=0)
+    """Epsilon of Adam"""
+
+
+class NetworkConfig(Section):
+    """Separate policy and value networks of the same shape."""
+
+    path: ClassVar[str] = "network."
+
+    hidden: tuple[int, ...] = Field((64, 64), min_length=1, max_length=8)
+    """Width of each hidden layer"""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """Non-linearity of the hidden layers"""
+
+    @model_validator(mode="after")
+    def _widths(self) -> Self:
+        if any(not 1 <= width <= 4096 for width in self.hidden):
+            raise ValueError("network.hidden: each width is from 1 to 4096")
+        return self
+
+
+class EvaluationConfig(Section):
+    """Greedy episodes with published weights, in environments of their own."""
+
+    path: ClassVar[str] = "evaluation."
+
+    episodes: int = Field(20, ge=1, le=10_000)
+    """Greedy episodes of one evaluation"""
+    interval_s: float = Field(0.25, ge=0, le=86_400)
+    """Least time between two evaluations; slow ones wait longer, see max_share"""
+    max_share: float = Field(0.05, gt=0, le=1)
+    """Share of its time the evaluator may spend playing"""
+
+
+class CheckpointConfig(Section):
+    """When the whole learner is saved, and how many files are kept."""
+
+    path: ClassVar[str] = "checkpoint."
+
+    interval_s: float = Field(10.0, ge=0, le=86_400)
+    """Time between two checkpoints"""
+    keep: int = Field(3, ge=1, le=1000)
+    """Newest checkpoints kept"""
+
+
+class RunConfig(Section):
+    """One training run."""
+
+    env_id: str = Field("", max_length=200)
+    """Environment id of gymnasium, or module:EnvId"""
+    env_kwargs: dict[str, EnvValue] = Field(default_factory=dict)
+    """Arguments of the environment's constructor: NAME VALUE ..."""
+    vectorization: Literal["auto", "sync", "async"] = "auto"
+    """How an actor steps its environments: auto takes the native vector version when there is one"""
+    actors: int = Field(2, ge=1, le=4096)
+    """Actor processes started here; more may join from anywhere"""
+    envs_per_actor: int = Field(8, ge=1, le=65_536)
+    """Environments each actor steps together"""
+    rollout_steps: int | None = Field(None, ge=1, le=1_000_000)
+    """Steps of one rollout, T; default: batch_steps / (actors x envs_per_actor)"""
+    env_steps: int = Field(500_000, ge=1)
+    """Budget: the run ends after this many trained environment steps"""
+    target_return: float | None = None
+    """The run ends when the mean return reaches this; default: train for the whole budget"""
+    target_on: Literal["eval", "train"] = "eval"
+    """What target_return is compared with: greedy evaluation, or the last 100 training episodes"""
+    seed: int = Field(1, ge=0, lt=2**32)
+    """Seed of networks, environments and sampling"""
+    publish_every: int = Field(1, ge=1, le=1000)
+    """Updates between two publications of weights"""
+    max_staleness: int = Field(4, ge=0, le=10_000)
+    """Oldest data trained on, in updates; older rollouts are dropped and counted"""
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """Where the learner computes: auto, cpu, cuda or cuda:N"""
+    ppo: PpoConfig = PpoConfig()
+    network: NetworkConfig = NetworkConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @model_validator(mode="after")
+    def _feasible(self) -> Self:
+        if self.max_staleness < self.publish_every:
+            raise ValueError(
+                f"max_staleness ({self.max_staleness}) must be at least publish_every "
+                f"({self.publish_every}), or every rollout would be dropped: "
+                f"set max_staleness to {self.publish_every} or more"
+            )
+        return self
+
+
+def load_toml(file: Path) -> RunConfig:
+    """Read a run's configuration from a TOML file.
+
+    Raises:
+        ConfigurationError: unreadable file, bad TOML, an unknown key or a value out of range.
+    """
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file} is not valid TOML: {error}") from error
+    try:
+        return RunConfig.model_validate(values)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{file}: {error}") from error

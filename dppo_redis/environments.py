@@ -1,0 +1,115 @@
+"""Builds environments. The only user of `gymnasium.make`; refuses what is unsupported, by name."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import gymnasium
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from dppo_redis.config import EnvValue
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.spaces import ActionSpec, ObservationSpec, describe_actions, describe_observations
+
+Vectorization = Literal["auto", "sync", "async"]
+
+
+@dataclass(frozen=True)
+class EnvironmentSpaces:
+    """What one environment of a run looks like."""
+
+    observation: ObservationSpec
+    action: ActionSpec
+
+
+def make_single(env_id: str, env_kwargs: dict[str, EnvValue]) -> gymnasium.Env[Any, Any]:
+    """Build one environment.
+
+    Raises:
+        ConfigurationError: unknown id, a missing package, wrong arguments, or the API of old Gym.
+    """
+    if not env_id:
+        raise ConfigurationError("name an environment, for example: dppo-redis train CartPole-v1")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # advice of gymnasium's checker is not an error
+            return gymnasium.make(env_id, **env_kwargs)
+    except (gymnasium.error.Error, ImportError, AttributeError, TypeError, ValueError) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ConfigurationError(f"environment {env_id!r} cannot be made: {lines[0]}") from error
+
+
+def inspect(env_id: str, env_kwargs: dict[str, EnvValue]) -> EnvironmentSpaces:
+    """Build one environment, try one reset and one step, and describe its spaces.
+
+    Raises:
+        ConfigurationError: it cannot be made, speaks the old Gym API, or has an unsupported space.
+    """
+    env = make_single(env_id, env_kwargs)
+    try:
+        spaces = EnvironmentSpaces(
+            describe_observations(env.observation_space), describe_actions(env.action_space)
+        )
+        _check_api(env_id, env)
+        return spaces
+    finally:
+        env.close()
+
+
+def _check_api(env_id: str, env: gymnasium.Env[Any, Any]) -> None:
+    """Refuse the API of Gym before 0.26: reset without info, step of four values."""
+    inner = env.unwrapped
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            answer = inner.reset(seed=0)
+            two = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)
+            five = two and len(inner.step(env.action_space.sample())) == 5
+        except TypeError as error:  # reset() without the argument `seed`
+            raise ConfigurationError(
+                f"environment {env_id!r} does not speak the API of gymnasium 1.x: {error}"
+            ) from error
+    if not (two and five):
+        raise ConfigurationError(
+            f"environment {env_id!r} does not speak the API of gymnasium 1.x: reset must return "
+            "(observation, info) and step (observation, reward, terminated, truncated, info)"
+        )
+
+
+def make_vector(
+    env_id: str, env_kwargs: dict[str, EnvValue], count: int, vectorization: Vectorization
+) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+    """Build `count` environments stepped together.
+
+    `auto` takes gymnasium's native vector environment when the id has one and it accepts the
+    arguments, else steps them one after another. Where the mode of automatic reset can be chosen
+    it is SAME_STEP, which wastes no step; callers read the mode from the metadata.
+    """
+    make_single(env_id, env_kwargs).close()  # turns every reason for failure into one line
+    if vectorization == "auto":
+        native = _make_native(env_id, env_kwargs, count)
+        if native is not None:
+            return native
+
+    def build() -> gymnasium.Env[Any, Any]:
+        return make_single(env_id, env_kwargs)
+
+    builders: list[Callable[[], gymnasium.Env[Any, Any]]] = [build] * count
+    if vectorization == "async":
+        return AsyncVectorEnv(builders, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
+    return SyncVectorEnv(builders, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def _make_native(
+    env_id: str, env_kwargs: dict[str, EnvValue], count: int
+) -> gymnasium.vector.VectorEnv[Any, Any, Any] | None:
+    spec = gymnasium.spec(env_id)
+    if spec.vector_entry_point is None or spec.additional_wrappers:
+        return None
+    try:
+        return gymnasium.make_vec(
+            env_id, count, vectorization_mode="vector_entry_point", **env_kwargs
+        )
+    except (gymnasium.error.Error, ImportError, TypeError):
+        return None  # the native version lacks an argument or a package that the single one has

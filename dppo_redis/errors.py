@@ -1,0 +1,68 @@
+"""Every error this product raises, and the exit status each one means.
+
+One tree: callers catch these types only; errors of libraries are wrapped with their cause.
+A message says what broke, on whose side, and what to do about it.
+"""
+
+from enum import IntEnum
+
+
+class ExitStatus(IntEnum):
+    """Exit statuses of every command and service; supervisord's configuration relies on them."""
+
+    DONE = 0
+    FAILED = 1
+    UNAVAILABLE = 69  # a service that an interactive command needs cannot be reached
+    ENVIRONMENT_BROKEN = 70
+    FENCED = 76  # another learner took over this run
+    CONFIGURATION = 78  # a human has to change something; restarting does not help
+    INTERRUPTED = 130  # Ctrl-C, after a clean stop
+    TERMINATED = 143  # SIGTERM or SIGHUP, after a clean stop
+
+
+class DppoError(Exception):
+    """Base of all errors of this product."""
+
+    exit_status = ExitStatus.FAILED
+
+
+class ConfigurationError(DppoError):
+    """A setting, an environment, a password or a right that a human has to mend."""
+
+    exit_status = ExitStatus.CONFIGURATION
+
+
+class UnavailableError(DppoError):
+    """Redis could not be reached within the time an interactive command waits."""
+
+    exit_status = ExitStatus.UNAVAILABLE
+
+
+class WireError(DppoError):
+    """Bytes that are not a valid message of ours. `reason` is the counter it adds to."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+
+
+class EnvironmentBrokenError(DppoError):
+    """The environment kept raising; its own traceback is in the log."""
+
+    exit_status = ExitStatus.ENVIRONMENT_BROKEN
+
+
+class FencedError(DppoError):
+    """This learner lost its lease to another one; nothing it writes is accepted any more."""
+
+    exit_status = ExitStatus.FENCED
+
+
+class CheckpointError(DppoError):
+    """A checkpoint that cannot be used: damaged, incomplete, or of another run."""
+
+
+class StoppedError(DppoError):
+    """A stop was requested while waiting for something."""
+
+    exit_status = ExitStatus.DONE

@@ -1,0 +1,109 @@
+"""The names of all Redis keys. No other file contains the text `dppo:`.
+
+The run name is a hash tag, so that all keys of one run share a slot.
+"""
+
+import re
+from dataclasses import dataclass
+
+from dppo_redis.errors import ConfigurationError
+
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+GROUP = "learners"
+CONSUMER = "learner"  # one stable name: a restarted learner finds its own pending entries again
+
+
+def check_run_name(run: str) -> str:
+    """Return `run`, or raise ConfigurationError when it cannot name keys and directories."""
+    if not _RUN_NAME.fullmatch(run):
+        raise ConfigurationError(
+            f"run name {run!r}: use 1 to 100 of letters, digits, '.', '_' and '-', "
+            "beginning with a letter or digit"
+        )
+    return run
+
+
+@dataclass(frozen=True)
+class RunKeys:
+    """The keys of one run."""
+
+    run: str
+
+    def __post_init__(self) -> None:
+        check_run_name(self.run)
+
+    def _key(self, name: str) -> str:
+        return f"dppo:{{{self.run}}}:{name}"
+
+    @property
+    def spec(self) -> str:
+        return self._key("spec")
+
+    @property
+    def weights(self) -> str:
+        return self._key("weights")
+
+    @property
+    def rollouts(self) -> str:
+        return self._key("rollouts")
+
+    @property
+    def lease(self) -> str:
+        return self._key("lease")
+
+    @property
+    def epoch(self) -> str:
+        return self._key("epoch")
+
+    @property
+    def ledger(self) -> str:
+        return self._key("ledger")
+
+    @property
+    def boots(self) -> str:
+        return self._key("boots")
+
+    @property
+    def actors(self) -> str:
+        return self._key("actors")
+
+    def actor(self, slot: int) -> str:
+        return self._key(f"actor:{slot}")
+
+    @property
+    def status(self) -> str:
+        return self._key("status")
+
+    @property
+    def evaluation(self) -> str:
+        return self._key("evaluation")
+
+    @property
+    def metrics(self) -> str:
+        return self._key("metrics")
+
+    @property
+    def quarantine(self) -> str:
+        return self._key("quarantine")
+
+    @property
+    def errors(self) -> str:
+        return self._key("errors")
+
+    @property
+    def control(self) -> str:
+        return self._key("control")
+
+    @property
+    def pattern(self) -> str:
+        """Glob that SCAN matches against every key of this run."""
+        return self._key("*")
+
+
+SPEC_PATTERN = "dppo:{*}:spec"
+
+
+def run_of(spec_key: str) -> str:
+    """The run name inside a key that matches SPEC_PATTERN."""
+    return spec_key.split("{", 1)[1].rsplit("}", 1)[0]

@@ -1,0 +1,98 @@
+"""Numbers that follow from the configuration: rollout length, expected lag, backlog marks.
+
+Pure. The backlog counts every rollout that is not settled, those of the update in progress
+included, so a mark of two batches means: one in training, one waiting.
+"""
+
+import math
+from dataclasses import dataclass
+
+from dppo_redis.config import RunConfig
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.spaces import ActionSpec, ObservationSpec
+
+SERIAL_UPDATE_EPOCHS = 10
+DISTRIBUTED_UPDATE_EPOCHS = 6
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What a person wants to know before a run starts."""
+
+    rollout_steps: int  # T
+    rollout_rows: int  # T x N of one planned actor
+    rollouts_per_update: int
+    samples_per_update: int
+    update_epochs: int
+    gradient_steps_per_update: int
+    backlog_high: int  # rollouts; an actor starts none while the backlog is this high
+    expected_lag: float  # updates, with the planned actors and a full backlog
+    rollout_bytes: int
+
+
+def derive(
+    config: RunConfig, observation: ObservationSpec, action: ActionSpec, *, serial: bool = False
+) -> Derived:
+    """Derive a run's numbers.
+
+    Raises:
+        ConfigurationError: settings that cannot work together, with the number to change.
+    """
+    actors = 1 if serial else config.actors
+    ppo = config.ppo
+    rollout_steps = config.rollout_steps or max(1, ppo.batch_steps // (actors * config.envs_per_actor))
+    rows = rollout_steps * config.envs_per_actor
+    per_update = max(1, round(ppo.batch_steps / rows))
+    samples = per_update * rows
+    epochs = ppo.update_epochs or (SERIAL_UPDATE_EPOCHS if serial else DISTRIBUTED_UPDATE_EPOCHS)
+    high = backlog_high(per_update, actors, config.max_staleness)
+    if not serial and high < 1:
+        raise ConfigurationError(
+            f"{actors} actors with {per_update} rollouts per update cannot stay within "
+            f"max_staleness {config.max_staleness}: set max_staleness to "
+            f"{math.ceil(actors / per_update)} or more, or use fewer actors or shorter rollouts"
+        )
+    return Derived(
+        rollout_steps=rollout_steps,
+        rollout_rows=rows,
+        rollouts_per_update=per_update,
+        samples_per_update=samples,
+        update_epochs=epochs,
+        gradient_steps_per_update=epochs * math.ceil(samples / ppo.minibatch_size),
+        backlog_high=high,
+        expected_lag=0.0 if serial else expected_lag(high, actors, per_update, config.publish_every),
+        rollout_bytes=_rollout_bytes(rows, config.envs_per_actor, observation, action),
+    )
+
+
+def backlog_high(rollouts_per_update: int, actors: int, max_staleness: int) -> int:
+    """The backlog at which actors wait.
+
+    A rollout that starts below `high` finds at most high - 1 unsettled rollouts and actors - 1
+    unfinished ones before it, so it is used at most (high + actors - 1) // rollouts_per_update
+    updates later. Two batches are enough to keep the learner busy; the staleness limit may ask
+    for less. Below 1 means that the limit cannot be kept.
+    """
+    within_limit = rollouts_per_update * (max_staleness + 1) - actors
+    return min(2 * rollouts_per_update, within_limit)
+
+
+def expected_lag(high: int, actors: int, rollouts_per_update: int, publish_every: int) -> float:
+    """Mean age, in updates, of a rollout when it is used, while the learner is the bottleneck."""
+    waiting = high + actors / 2 - rollouts_per_update / 2
+    return max(0.0, waiting / rollouts_per_update - 0.5) + (publish_every - 1) / 2
+
+
+def batch_is_full(valid_rows: int, last_rollout_rows: int, batch_steps: int) -> bool:
+    """Whether a batch of whole rollouts is as near to `batch_steps` as whole rollouts come.
+
+    Automatic resets cost a native vector environment a few rows per rollout; waiting for one more
+    rollout because of them would make every batch half as large again.
+    """
+    return valid_rows > 0 and valid_rows + last_rollout_rows / 2 >= batch_steps
+
+
+def _rollout_bytes(rows: int, count: int, observation: ObservationSpec, action: ActionSpec) -> int:
+    action_bytes = 8 if not action.row_shape else 4 * action.row_shape[0]
+    per_row = 4 * observation.size + action_bytes + 4 + 4 + 3  # log-prob, reward, three flags
+    return rows * per_row + count * 4 * observation.size

@@ -1,0 +1,110 @@
+"""What a rollout is: facts that an actor saw, and the checks they must pass.
+
+T steps of N environments sampled with one weights version; arrays are [T, N, ...]. No socket,
+clock or file. What the flags mean for a return is decided in `learner/advantages.py` alone.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dppo_redis.errors import WireError
+from dppo_redis.spaces import Array, BoolArray, FloatArray
+from dppo_redis.spec import Spec
+
+MAX_ENVIRONMENTS = 65_536
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One actor's rollout. Arrays may be views of buffers that the collector uses again."""
+
+    observations: FloatArray  # [T, N, O], what the policy saw before acting at t
+    actions: Array  # [T, N] int64 category index, or [T, N, A] float32 raw
+    log_probs: FloatArray  # [T, N], of the action under the weights that chose it
+    rewards: FloatArray  # [T, N], raw, for the action at t
+    terminated: BoolArray  # [T, N], the episode ended for good after the action at t
+    truncated: BoolArray  # [T, N], it was cut off after the action at t
+    valid: BoolArray  # [T, N], a real step; False for the dummy step of an automatic reset
+    final_observations: FloatArray  # [E, O], true last observation of each ended row, in row order
+    last_observations: FloatArray  # [N, O], the observation after the last step
+    episode_returns: FloatArray  # [E], undiscounted, of the episodes that ended here, in row order
+    episode_lengths: npt.NDArray[np.int32]  # [E], steps
+
+    @property
+    def steps(self) -> int:
+        """Valid rows."""
+        return int(np.count_nonzero(self.valid))
+
+    @property
+    def ends(self) -> BoolArray:
+        """[T, N], rows after which an episode ended, for either reason."""
+        return self.terminated | self.truncated
+
+
+ARRAY_NAMES = tuple(f.name for f in fields(Rollout))
+
+
+@dataclass(frozen=True)
+class RolloutHeader:
+    """The plain text fields of a stream entry; enough to judge a rollout without unpacking it."""
+
+    actor: int  # slot
+    boot: str  # random 64-bit id of the actor process, 16 hex digits
+    seq: int  # 1, 2, 3 ... within a boot
+    epoch: int  # of the weights the rollout was sampled with
+    version: int
+    update: int
+    steps: int  # valid rows
+    crc: int  # crc32 of the payload
+    spec: str  # digest
+
+
+def validate(rollout: Rollout, spec: Spec) -> None:
+    """Check a decoded rollout against the run's spec, before anything may use it.
+
+    Raises:
+        WireError: reason `dtype`, `shape`, `nonfinite`, `action` or `flags`.
+    """
+    if rollout.rewards.ndim != 2:
+        raise WireError("shape", f"rewards have shape {rollout.rewards.shape}, not [T, N]")
+    t, n = rollout.rewards.shape
+    if t != spec.rollout_steps or not 1 <= n <= MAX_ENVIRONMENTS:
+        raise WireError("shape", f"T={t}, N={n}; the spec has T={spec.rollout_steps}")
+    _check_layout(rollout, spec, t, n)
+    for name in ("observations", "log_probs", "rewards", "final_observations", "last_observations"):
+        if not np.isfinite(getattr(rollout, name)).all():
+            raise WireError("nonfinite", name)
+    if not np.isfinite(rollout.episode_returns).all():
+        raise WireError("nonfinite", "episode_returns")
+    if not spec.action.contains(rollout.actions):
+        raise WireError("action", f"outside {spec.action}")
+    if (rollout.ends & ~rollout.valid).any():
+        raise WireError("flags", "an episode ends in a row that is not valid")
+
+
+def _check_layout(rollout: Rollout, spec: Spec, t: int, n: int) -> None:
+    rows = (t, n)
+    ended = (int(np.count_nonzero(rollout.ends)),) if rollout.ends.shape == rows else (-1,)
+    size = (spec.observation.size,)
+    expected: dict[str, tuple[tuple[int, ...], Any]] = {
+        "observations": (rows + size, np.float32),
+        "actions": (rows + spec.action.row_shape, spec.action.wire_dtype),
+        "log_probs": (rows, np.float32),
+        "rewards": (rows, np.float32),
+        "terminated": (rows, np.bool_),
+        "truncated": (rows, np.bool_),
+        "valid": (rows, np.bool_),
+        "final_observations": (ended + size, np.float32),
+        "last_observations": ((n, *size), np.float32),
+        "episode_returns": (ended, np.float32),
+        "episode_lengths": (ended, np.int32),
+    }
+    for name, (shape, dtype) in expected.items():
+        array = getattr(rollout, name)
+        if array.dtype != dtype:
+            raise WireError("dtype", f"{name} is {array.dtype}, not {np.dtype(dtype)}")
+        if array.shape != shape:
+            raise WireError("shape", f"{name} is {array.shape}, not {shape}")

@@ -1,0 +1,172 @@
+"""Bytes to values and back. The only user of msgpack; knows no sockets, clocks or Redis.
+
+A message is one msgpack map: `schema` first, then named values. An array is
+[dtype code, shape, bytes] in native little-endian C order, with dtypes from a fixed list, so no
+byte from outside is ever interpreted as code. Nothing is pickled. Every damage is a `WireError`.
+"""
+
+import math
+import sys
+import zlib
+from collections.abc import Iterable
+from typing import Any, cast
+
+import msgpack
+import numpy as np
+
+from dppo_redis.errors import WireError
+from dppo_redis.rollout import ARRAY_NAMES, Rollout
+from dppo_redis.spaces import Array
+from dppo_redis.spec import WIRE_SCHEMA
+from dppo_redis.weights import Weights
+
+MAX_PAYLOAD_BYTES = 128 * 2**20  # below Redis' own 512 MiB; a comfortable rollout is about 1 MiB
+MAX_ARRAYS = 1024
+MAX_DIMENSIONS = 8
+_DTYPES = {
+    "f4": np.dtype("<f4"),
+    "f8": np.dtype("<f8"),
+    "i4": np.dtype("<i4"),
+    "i8": np.dtype("<i8"),
+    "u1": np.dtype("u1"),
+    "b1": np.dtype("?"),
+}
+_CODES = {dtype: code for code, dtype in _DTYPES.items()}
+
+assert sys.byteorder == "little", "the wire format is little-endian"
+
+
+def encode_rollout(rollout: Rollout) -> bytes:
+    """Pack a rollout's arrays.
+
+    Raises:
+        WireError: an array of a dtype that does not travel, or a payload above the limit.
+    """
+    return _pack({name: getattr(rollout, name) for name in ARRAY_NAMES}, {})
+
+
+def decode_rollout(payload: bytes) -> Rollout:
+    """Unpack a rollout; its arrays are read-only views of `payload`. Values are not checked here.
+
+    Raises:
+        WireError: reason `schema` or `undecodable`.
+    """
+    arrays, _ = _unpack(payload)
+    if set(arrays) != set(ARRAY_NAMES):
+        raise WireError("undecodable", f"a rollout has other arrays than {sorted(arrays)}")
+    return Rollout(**arrays)
+
+
+_WEIGHTS_SCALARS = ("epoch", "version", "update", "trained_steps", "env_steps", "spec")
+
+
+def encode_weights(weights: Weights) -> bytes:
+    """Pack a publication; the blob repeats its own identity."""
+    return _pack(weights.arrays, {name: getattr(weights, name) for name in _WEIGHTS_SCALARS})
+
+
+def decode_weights(blob: bytes) -> Weights:
+    """Unpack a publication; arrays are read-only views.
+
+    Raises:
+        WireError: reason `schema`, `undecodable`, `dtype` or `nonfinite`.
+    """
+    arrays, scalars = _unpack(blob)
+    if set(scalars) != set(_WEIGHTS_SCALARS):
+        raise WireError("undecodable", f"weights have other values than {sorted(scalars)}")
+    numbers = [scalars[name] for name in _WEIGHTS_SCALARS if name != "spec"]
+    if not all(type(x) is int and x >= 0 for x in numbers) or not isinstance(scalars["spec"], str):
+        raise WireError("undecodable", "weights whose identity is not numbers and a digest")
+    for name, array in arrays.items():
+        if array.dtype != np.float32:
+            raise WireError("dtype", f"weights {name} are {array.dtype}")
+        if not np.isfinite(array).all():
+            raise WireError("nonfinite", f"weights {name}")
+    return Weights(**scalars, arrays=arrays)
+
+
+def checksum(payload: bytes) -> int:
+    """CRC-32 of a payload, as the entry's header carries it."""
+    return zlib.crc32(payload)
+
+
+def _pack(arrays: dict[str, Array], scalars: dict[str, int | str]) -> bytes:
+    size = sum(array.nbytes for array in arrays.values())
+    if size > MAX_PAYLOAD_BYTES:
+        raise WireError("size", f"{size} bytes of arrays, the limit is {MAX_PAYLOAD_BYTES}")
+    packed = {name: _pack_array(name, array) for name, array in arrays.items()}
+    return cast(bytes, msgpack.packb({"schema": WIRE_SCHEMA, **scalars, "arrays": packed}))
+
+
+def _pack_array(name: str, array: Array) -> list[Any]:
+    native = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    code = _CODES.get(native.dtype)
+    if code is None:
+        raise WireError("dtype", f"{name} is {array.dtype}, which does not travel")
+    return [code, list(array.shape), native.reshape(-1).view(np.uint8).data]
+
+
+def _unpack(payload: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Arrays and scalars of a message."""
+    if len(payload) > MAX_PAYLOAD_BYTES + 65_536:
+        raise WireError("size", f"{len(payload)} bytes, the limit is {MAX_PAYLOAD_BYTES}")
+    try:
+        message = msgpack.unpackb(
+            payload,
+            raw=False,
+            strict_map_key=True,
+            object_pairs_hook=_unique,
+            ext_hook=_refuse_extension,
+            max_str_len=256,
+            max_array_len=64,
+            max_map_len=MAX_ARRAYS,
+            max_ext_len=0,
+            max_bin_len=MAX_PAYLOAD_BYTES,
+        )
+    except WireError:
+        raise
+    # msgpack raises seven kinds of exception for damaged input; each means the same here.
+    except (ValueError, TypeError, OverflowError, MemoryError, RecursionError, msgpack.UnpackException) as error:
+        raise WireError("undecodable", f"{type(error).__name__}: {error}"[:200]) from error
+    if not isinstance(message, dict) or "schema" not in message:
+        raise WireError("schema", "not one of our messages")
+    schema = message.pop("schema")
+    if type(schema) is not int or schema != WIRE_SCHEMA:
+        raise WireError(
+            "schema",
+            f"format {schema!r}, this release reads {WIRE_SCHEMA}: upgrade the learner before its actors",
+        )
+    packed = message.pop("arrays", None)
+    if not isinstance(packed, dict):
+        raise WireError("undecodable", "no arrays")
+    return {name: _unpack_array(name, value) for name, value in packed.items()}, message
+
+
+def _unpack_array(name: str, value: Any) -> Array:
+    if not isinstance(value, list) or len(value) != 3:
+        raise WireError("undecodable", f"{name} is not an array")
+    code, shape, buffer = value
+    dtype = _DTYPES.get(code) if isinstance(code, str) else None
+    if dtype is None:
+        raise WireError("dtype", f"{name} has the unknown dtype {code!r}"[:200])
+    if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS or not isinstance(buffer, bytes):
+        raise WireError("undecodable", f"{name} is not an array")
+    if not all(type(extent) is int and extent >= 0 for extent in shape):
+        raise WireError("undecodable", f"{name} has the shape {shape!r}"[:200])
+    if math.prod(shape) * dtype.itemsize != len(buffer):
+        raise WireError("undecodable", f"{name} has {len(buffer)} bytes for shape {shape}"[:200])
+    if code == "b1" and buffer.translate(None, b"\x00\x01"):
+        raise WireError("undecodable", f"{name} has flags that are neither 0 nor 1")
+    return np.frombuffer(buffer, dtype=dtype).reshape(shape)
+
+
+def _unique(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    items = list(pairs)
+    result = dict(items)
+    if len(result) != len(items):
+        raise WireError("undecodable", "a name stands twice")
+    return result
+
+
+def _refuse_extension(code: int, _data: bytes) -> Any:
+    raise WireError("undecodable", f"extension type {code}")

@@ -1,0 +1,70 @@
+"""The terms of PPO's loss (arXiv:1707.06347, equations 7 and 9). Pure functions of tensors.
+
+Every per-row quantity has shape [B]; anything else raises instead of broadcasting.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One minibatch's loss and what is watched beside it; scalars."""
+
+    total: Tensor
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor
+    approx_kl: Tensor
+    clip_fraction: Tensor
+
+
+def ppo_loss(
+    *,
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    values: Tensor,
+    returns: Tensor,
+    entropy: Tensor,
+    clip_epsilon: float,
+    value_coef: float,
+    entropy_coef: float,
+) -> Loss:
+    """Clipped surrogate, squared value error and entropy bonus.
+
+        L = -mean(min(rho A, clip(rho, 1 - eps, 1 + eps) A)) + c_v mean((V - R)^2) / 2 - c_e mean(H)
+
+    `advantages` are normalised here, over the rows given. KL is estimated as
+    mean(rho - 1 - log rho), which is never negative (Schulman, "Approximating KL divergence").
+
+    Raises:
+        ValueError: two per-row quantities differ in shape.
+    """
+    _same_shape(log_probs, old_log_probs, advantages, values, returns, entropy)
+    advantages = normalise(advantages)
+    log_ratio = log_probs - old_log_probs
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - clip_epsilon, 1 + clip_epsilon)
+    policy = -torch.minimum(ratio * advantages, clipped * advantages).mean()
+    value = 0.5 * (values - returns).square().mean()
+    mean_entropy = entropy.mean()
+    total = policy + value_coef * value - entropy_coef * mean_entropy
+    with torch.no_grad():
+        approx_kl = (ratio - 1 - log_ratio).mean()
+        clip_fraction = (ratio != clipped).float().mean()
+    return Loss(total, policy.detach(), value.detach(), mean_entropy.detach(), approx_kl, clip_fraction)
+
+
+def normalise(advantages: Tensor) -> Tensor:
+    """Mean 0, standard deviation 1; one row or equal rows give zeros, never NaN."""
+    centred = advantages - advantages.mean()
+    return centred / (centred.square().mean().sqrt() + 1e-8)
+
+
+def _same_shape(*quantities: Tensor) -> None:
+    shapes = {tuple(quantity.shape) for quantity in quantities}
+    if len(shapes) != 1 or len(next(iter(shapes))) != 1:
+        raise ValueError(f"per-row quantities must all have one shape (B,), got {sorted(shapes)}")

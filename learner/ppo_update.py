@@ -1,0 +1,135 @@
+"""One PPO pass over a batch: values, advantages, all passes and minibatches, one optimiser.
+
+Shared by the distributed learner and the serial baseline. Knows no Redis, clock or file.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dppo_redis.config import PpoConfig
+from dppo_redis.policy import ActorCritic
+from dppo_redis.spaces import FloatArray
+from learner.advantages import gae, successor_values
+from learner.batch import Batch, Rows, minibatches, valid_rows
+from learner.ppo_loss import Loss, ppo_loss
+
+
+@dataclass(frozen=True)
+class UpdateReport:
+    """Diagnostics of one update; losses are means over its minibatches."""
+
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    approx_kl: float
+    clip_fraction: float
+    explained_variance: float
+    ratio_error: float  # largest |ratio - 1| before the first step; ~0 when the data is fresh
+    learning_rate: float
+    gradient_steps: int
+
+
+class PpoUpdate:
+    """The network, its optimiser and the order of minibatches."""
+
+    def __init__(
+        self, model: ActorCritic, ppo: PpoConfig, update_epochs: int, seed: int, device: torch.device
+    ) -> None:
+        self.model = model.to(device)
+        self.ppo = ppo
+        self.update_epochs = update_epochs
+        self.device = device
+        self.optimizer = torch.optim.Adam(
+            model.parameters(), lr=ppo.learning_rate, eps=ppo.adam_epsilon, fused=True
+        )
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def update(self, batch: Batch, progress: float) -> UpdateReport:
+        """Train on one batch; `progress` is the share of the step budget trained so far."""
+        learning_rate = self._anneal(progress)
+        rows = self._rows(batch)
+        ratio_error = self._ratio_error(rows) if len(rows) else 0.0
+        explained = _explained_variance(rows) if len(rows) else 0.0
+        sums = torch.zeros(5, device=self.device)
+        count = 0
+        for _ in range(self.update_epochs):
+            for minibatch in minibatches(rows, self.ppo.minibatch_size, self.generator):
+                loss = self._step(minibatch)
+                sums += torch.stack(
+                    (loss.policy, loss.value, loss.entropy, loss.approx_kl, loss.clip_fraction)
+                )
+                count += 1
+        means = (sums / max(1, count)).tolist()
+        return UpdateReport(*means, explained, ratio_error, learning_rate, count)
+
+    def _anneal(self, progress: float) -> float:
+        share = max(0.0, 1.0 - progress) if self.ppo.anneal_learning_rate else 1.0
+        learning_rate = self.ppo.learning_rate * share
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        return learning_rate
+
+    @torch.no_grad()
+    def _values(self, observations: FloatArray) -> FloatArray:
+        values: FloatArray = self.model.values(torch.from_numpy(observations).to(self.device)).cpu().numpy()
+        return values
+
+    def _rows(self, batch: Batch) -> Rows:
+        """Values by the current critic, then advantages; one forward for all observations."""
+        t, n = batch.rewards.shape
+        flat = batch.observations.reshape(t * n, -1)
+        values = self._values(
+            np.concatenate([flat, batch.last_observations, batch.final_observations])
+        )
+        state_values = values[: t * n].reshape(t, n)
+        successors = successor_values(
+            state_values,
+            values[t * n : t * n + n],
+            values[t * n + n :],
+            batch.terminated,
+            batch.truncated,
+        )
+        advantages = gae(
+            batch.rewards,
+            state_values,
+            successors,
+            batch.ends.astype(np.float32),
+            self.ppo.gamma,
+            self.ppo.gae_lambda,
+        )
+        return valid_rows(batch, advantages, state_values, self.device)
+
+    def _step(self, rows: Rows) -> Loss:
+        log_probs, entropy = self.model.log_probs_and_entropy(rows.observations, rows.actions)
+        loss = ppo_loss(
+            log_probs=log_probs,
+            old_log_probs=rows.log_probs,
+            advantages=rows.advantages,
+            values=self.model.values(rows.observations),
+            returns=rows.returns,
+            entropy=entropy,
+            clip_epsilon=self.ppo.clip_epsilon,
+            value_coef=self.ppo.value_coef,
+            entropy_coef=self.ppo.entropy_coef,
+        )
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.total.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.ppo.max_grad_norm)
+        self.optimizer.step()
+        return loss
+
+    @torch.no_grad()
+    def _ratio_error(self, rows: Rows) -> float:
+        log_probs, _ = self.model.log_probs_and_entropy(rows.observations, rows.actions)
+        return float((log_probs - rows.log_probs).exp().sub(1).abs().max())
+
+
+def _explained_variance(rows: Rows) -> float:
+    """1 - Var(R - V) / Var(R): 1 is a perfect critic, 0 no better than the mean."""
+    variance: Tensor = rows.returns.var(unbiased=False)
+    if variance == 0:
+        return 0.0
+    return float(1 - (rows.returns - rows.values).var(unbiased=False) / variance)

@@ -1,0 +1,124 @@
+"""Sampling: policy and environments to a rollout. The hot path of an actor and of the baseline.
+
+One policy forward for all N environments per step, log-probabilities for the whole rollout at
+once, arrays allocated once. Knows no Redis and no learner.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dppo_redis.acting import ActingPolicy
+from dppo_redis.rollout import Rollout
+from dppo_redis.spaces import Array, BoolArray, FloatArray
+from dppo_redis.spec import Spec
+from workers.envs import Environments
+from workers.seeding import ActorSeeds
+
+
+@dataclass
+class _Buffers:
+    observations: FloatArray  # [T, N, O]
+    outputs: FloatArray  # [T, N, logits or means]
+    actions: Array  # [T, N] or [T, N, A]
+    rewards: FloatArray  # [T, N]
+    terminated: BoolArray  # [T, N]
+    truncated: BoolArray  # [T, N]
+    valid: BoolArray  # [T, N]
+
+
+class Collector:
+    """Environments, their running episodes, and the buffers a rollout is written into."""
+
+    def __init__(self, environments: Environments, spec: Spec, seeds: ActorSeeds) -> None:
+        self.environments = environments
+        self.spec = spec
+        self._generator = np.random.default_rng(seeds.sampling)
+        self._buffers = _allocate(spec, environments.count)
+        self._observations = environments.reset()
+        self._returns = np.zeros(environments.count)  # of the running episodes, float64
+        self._lengths = np.zeros(environments.count, dtype=np.int64)
+
+    def collect(self, policy: ActingPolicy) -> Rollout:
+        """Sample T steps of N environments with one policy.
+
+        The rollout's arrays are this collector's buffers: use or copy them before the next call.
+        """
+        buffers = self._buffers
+        noise = policy.noise(self._generator, self.spec.rollout_steps, self.environments.count)
+        observations = self._observations
+        finals: list[FloatArray] = []
+        for t in range(self.spec.rollout_steps):
+            buffers.observations[t] = observations
+            outputs = policy.outputs(observations)
+            buffers.outputs[t] = outputs
+            actions = policy.sample(outputs, noise[t])
+            buffers.actions[t] = actions
+            step = self.environments.step(policy.action.to_environment(actions))
+            observations = step.observations
+            buffers.rewards[t] = step.rewards
+            buffers.terminated[t] = step.terminated
+            buffers.truncated[t] = step.truncated
+            buffers.valid[t] = step.valid
+            if step.final_observations is not None:
+                finals.append(step.final_observations)
+        self._observations = observations
+        return self._finish(policy, finals)
+
+    def _finish(self, policy: ActingPolicy, finals: list[FloatArray]) -> Rollout:
+        buffers = self._buffers
+        episode_returns, episode_lengths = self._episodes()
+        empty = np.empty((0, self.spec.observation.size), dtype=np.float32)
+        return Rollout(
+            observations=buffers.observations,
+            actions=buffers.actions,
+            log_probs=policy.log_probs(buffers.outputs, buffers.actions),
+            rewards=buffers.rewards,
+            terminated=buffers.terminated,
+            truncated=buffers.truncated,
+            valid=buffers.valid,
+            final_observations=np.concatenate(finals) if finals else empty,
+            last_observations=self._observations,
+            episode_returns=episode_returns,
+            episode_lengths=episode_lengths,
+        )
+
+    def _episodes(self) -> tuple[FloatArray, np.ndarray[tuple[int], np.dtype[np.int32]]]:
+        """Returns and lengths [E] of the episodes that ended, in row order; carries the rest on."""
+        buffers = self._buffers
+        returns = self._returns + np.cumsum(buffers.rewards, axis=0, dtype=np.float64)
+        lengths = self._lengths + np.cumsum(buffers.valid, axis=0)
+        ended = buffers.terminated | buffers.truncated
+        steps, places = np.nonzero(ended)
+        by_place = np.lexsort((steps, places))
+        same = np.diff(places[by_place], prepend=-1) == 0  # not the first end of its environment
+        episode_returns = _since_previous(returns[ended], by_place, same)
+        episode_lengths = _since_previous(lengths[ended], by_place, same)
+        last_end = np.zeros_like(self._returns), np.zeros_like(self._lengths)
+        last_end[0][places[by_place]] = returns[ended][by_place]  # the latest end wins
+        last_end[1][places[by_place]] = lengths[ended][by_place]
+        self._returns = returns[-1] - last_end[0]
+        self._lengths = lengths[-1] - last_end[1]
+        return episode_returns.astype(np.float32), episode_lengths.astype(np.int32)
+
+
+def _since_previous(totals: Array, by_place: Array, same: BoolArray) -> Array:
+    """Each total less the one at the previous end of the same environment; row order is kept."""
+    ordered = totals[by_place]
+    ordered[1:] -= np.where(same[1:], totals[by_place][:-1], 0)
+    result = np.empty_like(ordered)
+    result[by_place] = ordered
+    return result
+
+
+def _allocate(spec: Spec, count: int) -> _Buffers:
+    rows = (spec.rollout_steps, count)
+    return _Buffers(
+        observations=np.empty((*rows, spec.observation.size), np.float32),
+        outputs=np.empty((*rows, spec.action.outputs), np.float32),
+        actions=np.empty(rows + spec.action.row_shape, spec.action.wire_dtype),
+        rewards=np.empty(rows, np.float32),
+        terminated=np.empty(rows, np.bool_),
+        truncated=np.empty(rows, np.bool_),
+        valid=np.empty(rows, np.bool_),
+    )

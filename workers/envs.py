@@ -1,0 +1,98 @@
+"""The vector interface of gymnasium and its three modes of automatic reset; knows no policy.
+
+Whatever the mode, a step answers the same five things. NEXT_STEP spends one dummy step on each
+reset: that row is marked as not valid. SAME_STEP and DISABLED waste none.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
+from dppo_redis.spaces import Array, BoolArray, FloatArray
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one vector step showed."""
+
+    observations: FloatArray  # [N, O], what to act on next
+    rewards: FloatArray  # [N]
+    terminated: BoolArray  # [N]
+    truncated: BoolArray  # [N]
+    valid: BoolArray  # [N], False for the dummy step of an automatic reset
+    final_observations: FloatArray | None  # [E, O] of the environments that ended; None if none did
+
+
+class Environments:
+    """N environments stepped together."""
+
+    def __init__(self, vector: VectorEnv[Any, Any, Any], seeds: list[int]) -> None:
+        mode = vector.metadata.get("autoreset_mode")
+        if not isinstance(mode, AutoresetMode):
+            raise ConfigurationError(
+                f"{vector} does not say its autoreset_mode in its metadata, "
+                "so its episode ends cannot be understood"
+            )
+        self.vector = vector
+        self.count = vector.num_envs
+        self.mode = mode
+        self._seeds = seeds
+        self._ended: BoolArray = np.zeros(self.count, dtype=np.bool_)
+
+    def reset(self) -> FloatArray:
+        """Seed and start all environments; observations [N, O].
+
+        Vector environments made of single ones take a seed each, native ones one for all.
+        """
+        seed = self._seeds if hasattr(self.vector, "env_fns") else self._seeds[0]
+        self._ended = np.zeros(self.count, dtype=np.bool_)
+        try:
+            observations, _ = self.vector.reset(seed=seed)
+        except Exception as error:  # code of the user's: anything may come out of it
+            raise EnvironmentBrokenError(f"reset raised {type(error).__name__}: {error}") from error
+        return self._as_float(observations)
+
+    def step(self, actions: Array) -> Step:
+        """One step of every environment, actions as the environment takes them."""
+        try:
+            return self._step(actions)
+        except Exception as error:  # code of the user's: anything may come out of it
+            raise EnvironmentBrokenError(f"step raised {type(error).__name__}: {error}") from error
+
+    def _step(self, actions: Array) -> Step:
+        raw, rewards, terminated, truncated, infos = self.vector.step(actions)
+        observations = self._as_float(raw)
+        valid = ~self._ended if self.mode is AutoresetMode.NEXT_STEP else np.ones(self.count, np.bool_)
+        terminated = np.asarray(terminated, np.bool_) & valid
+        truncated = np.asarray(truncated, np.bool_) & valid
+        ended = terminated | truncated
+        self._ended = ended
+        final = None
+        if ended.any():
+            final, observations = self._final(observations, ended, infos)
+        rewards = np.where(valid, np.asarray(rewards, np.float32), np.float32(0))
+        return Step(observations, rewards, terminated, truncated, valid, final)
+
+    def _final(
+        self, observations: FloatArray, ended: BoolArray, infos: dict[str, Any]
+    ) -> tuple[FloatArray, FloatArray]:
+        """True final observations [E, O] of the ended ones, and what to act on next [N, O]."""
+        if self.mode is AutoresetMode.SAME_STEP:
+            final = np.stack([self._as_float(x) for x in infos["final_obs"][ended]])
+            return final, observations
+        final = observations[ended]
+        if self.mode is AutoresetMode.DISABLED:
+            fresh, _ = self.vector.reset(options={"reset_mask": ended})
+            observations = self._as_float(fresh)
+        return final, observations
+
+    @staticmethod
+    def _as_float(observations: Any) -> FloatArray:
+        return np.asarray(observations, dtype=np.float32)
+
+    def close(self) -> None:
+        """Free the environments and their processes."""
+        self.vector.close()

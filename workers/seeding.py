@@ -1,0 +1,42 @@
+"""Seeds of everything that samples: SeedSequence(run seed, purpose, slot, boot).
+
+Two actors never play the same episodes, nor does a restarted actor play its old ones again, nor
+two runs of different seeds; the same run, slot and boot give the same streams again.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from numpy.random import SeedSequence
+
+
+class _Purpose(IntEnum):
+    ENVIRONMENT = 0
+    SAMPLING = 1
+    EVALUATION = 2
+
+
+@dataclass(frozen=True)
+class ActorSeeds:
+    """Seeds of one actor process."""
+
+    environments: list[int]  # one each; a native vector environment takes the first
+    sampling: SeedSequence
+
+
+def actor_seeds(run_seed: int, slot: int, boot: int, count: int) -> ActorSeeds:
+    """Seeds for the `boot`-th start of the actor in `slot`, with `count` environments."""
+    return ActorSeeds(
+        environments=_integers(run_seed, _Purpose.ENVIRONMENT, slot, boot, count),
+        sampling=SeedSequence(run_seed, spawn_key=(_Purpose.SAMPLING, slot, boot)),
+    )
+
+
+def evaluation_seeds(run_seed: int, start: int, count: int) -> list[int]:
+    """Seeds of the evaluator's environments; `start` counts the evaluator's own starts."""
+    return _integers(run_seed, _Purpose.EVALUATION, 0, start, count)
+
+
+def _integers(run_seed: int, purpose: _Purpose, slot: int, boot: int, count: int) -> list[int]:
+    sequence = SeedSequence(run_seed, spawn_key=(purpose, slot, boot))
+    return [int(x) >> 1 for x in sequence.generate_state(count, dtype="uint32")]
