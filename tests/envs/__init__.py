@@ -1,0 +1,35 @@
+"""Small environments for tests, registered on import: `tests.envs:Terminating-v0`.
+
+Without gymnasium's own checker and order wrapper, which would meet some of the faults first.
+"""
+
+import gymnasium
+
+_ENTRY_POINTS = {
+    "Terminating-v0": "episodes:Terminating",
+    "Truncating-v0": "episodes:Truncating",
+    "BothFlags-v0": "episodes:BothFlags",
+    "ShiftedDiscrete-v0": "actions:ShiftedDiscrete",
+    "BoundedRecorder-v0": "actions:BoundedRecorder",
+    "OpenBounds-v0": "actions:OpenBounds",
+    "ManyDiscrete-v0": "actions:ManyDiscrete",
+    "Int32-v0": "observations:Int32",
+    "Float64-v0": "observations:Float64",
+    "SecretlyFloat64-v0": "observations:SecretlyFloat64",
+    "Image-v0": "observations:Image",
+    "NanObservation-v0": "faults:NanObservation",
+    "InfiniteReward-v0": "faults:InfiniteReward",
+    "RaisesInStep-v0": "faults:RaisesInStep",
+    "RaisesInReset-v0": "faults:RaisesInReset",
+    "OldApi-v0": "faults:OldApi",
+    "OldestApi-v0": "faults:OldestApi",
+    "Slow-v0": "faults:Slow",
+}
+
+for _env_id, _entry_point in _ENTRY_POINTS.items():
+    gymnasium.register(
+        _env_id,
+        entry_point=f"{__name__}.{_entry_point}",
+        disable_env_checker=True,
+        order_enforce=False,
+    )

@@ -1,0 +1,227 @@
+"""Values for tests; each takes what the test is about and invents the rest, always in the same way."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from dppo_redis.acting import ActingPolicy
+from dppo_redis.config import EnvValue, PpoConfig, RunConfig
+from dppo_redis.environments import make_single
+from dppo_redis.policy import ActorCritic
+from dppo_redis.rollout import Rollout, RolloutHeader
+from dppo_redis.spaces import ActionSpec, Array, BoolArray, BoxSpec, DiscreteSpec, FloatArray, ObservationSpec
+from dppo_redis.spec import JoinSettings, RunDescription, Spec
+from dppo_redis.weights import Weights
+from learner.batch import Batch, stack
+from workers.collect import Collector
+from workers.envs import Environments
+from workers.seeding import actor_seeds
+
+GOLDEN = Path(__file__).parent / "golden"
+TERMINATING = "tests.envs:Terminating-v0"
+TRUNCATING = "tests.envs:Truncating-v0"
+
+Row = tuple[int, int]  # (t, n)
+
+
+def discrete(n: int = 3, start: int = 0) -> DiscreteSpec:
+    return DiscreteSpec(n=n, start=start)
+
+
+def box(*bounds: tuple[float, float], dtype: str = "float32") -> BoxSpec:
+    """A vector of continuous actions, one (low, high) for each dimension; two of (-1, 1) if none."""
+    bounds = bounds or ((-1.0, 1.0), (-1.0, 1.0))
+    low, high = zip(*bounds, strict=True)
+    return BoxSpec(shape=(len(bounds),), low=low, high=high, dtype=dtype)
+
+
+def make_spec(
+    *,
+    action: ActionSpec | None = None,
+    observation_size: int = 2,
+    rollout_steps: int = 4,
+    hidden: tuple[int, ...] = (8,),
+    activation: Literal["tanh", "relu"] = "tanh",
+    env_id: str = TERMINATING,
+    env_kwargs: dict[str, EnvValue] | None = None,
+) -> Spec:
+    return Spec(
+        env_id=env_id,
+        env_kwargs=env_kwargs or {},
+        observation=ObservationSpec(size=observation_size, dtype="float32"),
+        action=action or discrete(2),
+        rollout_steps=rollout_steps,
+        hidden=hidden,
+        activation=activation,
+    )
+
+
+def make_description(spec: Spec | None = None, **join: Any) -> RunDescription:
+    defaults = JoinSettings(
+        seed=1,
+        envs_per_actor=2,
+        vectorization="sync",
+        evaluation_episodes=2,
+        evaluation_interval_s=0.25,
+        evaluation_max_share=0.05,
+    )
+    return RunDescription(spec or make_spec(), replace(defaults, **join))
+
+
+def make_config(**knobs: Any) -> RunConfig:
+    return RunConfig.model_validate(knobs)
+
+
+def make_ppo(**knobs: Any) -> PpoConfig:
+    return PpoConfig.model_validate(knobs)
+
+
+def make_model(spec: Spec, seed: int = 0) -> ActorCritic:
+    """A freshly initialised network; torch's own random stream is left as it was."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return ActorCritic(spec.observation.size, spec.action, spec.hidden, spec.activation)
+
+
+def make_weights(spec: Spec, model: ActorCritic | None = None, **identity: Any) -> Weights:
+    """A publication of `model`; `identity` may set epoch, version, update, spec and the step counts."""
+    weights = Weights(
+        epoch=1,
+        version=1,
+        update=0,
+        trained_steps=0,
+        env_steps=0,
+        spec=spec.digest(),
+        arrays=(model or make_model(spec)).acting_arrays(),
+    )
+    return replace(weights, **identity)
+
+
+def make_policy(spec: Spec, model: ActorCritic | None = None) -> ActingPolicy:
+    return ActingPolicy(make_weights(spec, model), spec)
+
+
+def make_header(spec: Spec | None = None, **fields: Any) -> RolloutHeader:
+    """The first rollout of slot 0 in a run of `spec`; `fields` replace its values."""
+    header = RolloutHeader(
+        actor=0,
+        boot="00000000deadbeef",
+        seq=1,
+        epoch=1,
+        version=1,
+        update=0,
+        steps=8,
+        crc=0,
+        spec=(spec or make_spec()).digest(),
+    )
+    return replace(header, **fields)
+
+
+def make_rollout(
+    spec: Spec,
+    *,
+    count: int = 2,
+    seed: int = 0,
+    terminated: Iterable[Row] = (),
+    truncated: Iterable[Row] = (),
+    invalid: Iterable[Row] = (),
+    policy: ActingPolicy | None = None,
+    **arrays: Any,
+) -> Rollout:
+    """A rollout of random numbers that `validate` accepts, with episode ends at the rows named.
+
+    With `policy` the log-probabilities are its own; `arrays` replace whole fields.
+    """
+    rng = np.random.default_rng(seed)
+    rows = (spec.rollout_steps, count)
+    flags = {"terminated": terminated, "truncated": truncated, "invalid": invalid}
+    marks = {name: _marked(rows, places) for name, places in flags.items()}
+    observations = normal(rng, *rows, spec.observation.size)
+    actions = random_actions(rng, rows, spec.action)
+    rewards = normal(rng, *rows)
+    log_probs = -np.abs(normal(rng, *rows))
+    if policy is not None:
+        log_probs = policy.log_probs(policy.outputs(observations), actions)
+    ends = marks["terminated"] | marks["truncated"]
+    returns, lengths = slow_episodes(rewards, ends, ~marks["invalid"])
+    rollout = Rollout(
+        observations=observations,
+        actions=actions,
+        log_probs=log_probs,
+        rewards=rewards,
+        terminated=marks["terminated"],
+        truncated=marks["truncated"],
+        valid=~marks["invalid"],
+        final_observations=normal(rng, int(ends.sum()), spec.observation.size),
+        last_observations=normal(rng, count, spec.observation.size),
+        episode_returns=np.array(returns, np.float32),
+        episode_lengths=np.array(lengths, np.int32),
+    )
+    return replace(rollout, **arrays)
+
+
+def make_batch(spec: Spec, *, count: int = 2, seed: int = 0, **rollout: Any) -> Batch:
+    """A batch of one rollout."""
+    return stack([make_rollout(spec, count=count, seed=seed, **rollout)])
+
+
+def normal(rng: np.random.Generator, *shape: int) -> FloatArray:
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def random_actions(rng: np.random.Generator, rows: tuple[int, ...], action: ActionSpec) -> Array:
+    if isinstance(action, DiscreteSpec):
+        return rng.integers(0, action.n, rows)
+    return normal(rng, *rows, action.outputs)
+
+
+def _marked(rows: Row, places: Iterable[Row]) -> BoolArray:
+    marks = np.zeros(rows, np.bool_)
+    for place in places:
+        marks[place] = True
+    return marks
+
+
+def slow_episodes(rewards: FloatArray, ends: BoolArray, valid: BoolArray) -> tuple[list[float], list[int]]:
+    """Returns and lengths of the episodes that end, in row order, by walking row after row."""
+    count = rewards.shape[1]
+    running, steps = [0.0] * count, [0] * count
+    returns, lengths = [], []
+    for t, n in np.ndindex(*rewards.shape):
+        running[n] += float(rewards[t, n])
+        steps[n] += int(valid[t, n])
+        if ends[t, n]:
+            returns.append(running[n])
+            lengths.append(steps[n])
+            running[n], steps[n] = 0.0, 0
+    return returns, lengths
+
+
+def make_vector(
+    env_id: str, kwargs: Sequence[dict[str, EnvValue]], mode: AutoresetMode = AutoresetMode.SAME_STEP
+) -> SyncVectorEnv:
+    """One environment for each entry of `kwargs`, in the reset mode asked for."""
+    builders = [lambda one=one: make_single(env_id, one) for one in kwargs]
+    return SyncVectorEnv(builders, autoreset_mode=mode)
+
+
+def make_environments(
+    env_id: str = TERMINATING,
+    kwargs: Sequence[dict[str, EnvValue]] = ({}, {}),
+    mode: AutoresetMode = AutoresetMode.SAME_STEP,
+) -> Environments:
+    return Environments(make_vector(env_id, kwargs, mode), seeds=list(range(len(kwargs))))
+
+
+def make_collector(environments: Environments, spec: Spec, seed: int = 1) -> Collector:
+    return Collector(environments, spec, actor_seeds(seed, slot=0, boot=0, count=environments.count))
+
+
+def copied(rollout: Rollout) -> Rollout:
+    """A rollout that outlives the collector's next call."""
+    return replace(rollout, **{name: array.copy() for name, array in vars(rollout).items()})

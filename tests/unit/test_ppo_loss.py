@@ -1,0 +1,179 @@
+"""The terms of PPO's loss."""
+
+import math
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from learner.ppo_loss import Loss, normalise, ppo_loss
+
+NAMES = ("log_probs", "old_log_probs", "advantages", "values", "returns", "entropy")
+
+
+def loss_of(
+    *, clip_epsilon: float = 0.2, value_coef: float = 0.5, entropy_coef: float = 0.0, **rows: Any
+) -> Loss:
+    """The loss of rows that are all zero but for what is given; numbers become tensors."""
+    given_rows = {name: torch.as_tensor(row, dtype=torch.float32) for name, row in rows.items()}
+    shape = next(iter(given_rows.values())).shape
+    zeros = {name: torch.zeros(shape) for name in NAMES}
+    return ppo_loss(
+        **{**zeros, **given_rows},
+        clip_epsilon=clip_epsilon,
+        value_coef=value_coef,
+        entropy_coef=entropy_coef,
+    )
+
+
+def slow_loss(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    values: Tensor,
+    returns: Tensor,
+    entropy: Tensor,
+    clip_epsilon: float,
+    value_coef: float,
+    entropy_coef: float,
+) -> dict[str, float]:
+    """Every term for one row after another, in Python's own floats."""
+    count = len(log_probs)
+    a = [float(x) for x in advantages]
+    mean = sum(a) / count
+    std = math.sqrt(sum((x - mean) ** 2 for x in a) / count)
+    policy = value = kl = clipped = 0.0
+    for i in range(count):
+        advantage = (a[i] - mean) / (std + 1e-8)
+        ratio = math.exp(float(log_probs[i]) - float(old_log_probs[i]))
+        limited = min(max(ratio, 1 - clip_epsilon), 1 + clip_epsilon)
+        policy -= min(ratio * advantage, limited * advantage) / count
+        value += (float(values[i]) - float(returns[i])) ** 2 / 2 / count
+        kl += (ratio - 1 - math.log(ratio)) / count
+        clipped += (ratio != limited) / count
+    mean_entropy = float(entropy.sum()) / count
+    return {
+        "total": policy + value_coef * value - entropy_coef * mean_entropy,
+        "policy": policy,
+        "value": value,
+        "entropy": mean_entropy,
+        "approx_kl": kl,
+        "clip_fraction": clipped,
+    }
+
+
+def test_a_loss_worked_by_hand() -> None:
+    """Advantages 1 and 3 become -1 and +1; the ratios 2 and 1.5 are both clipped to 1.2.
+
+    The policy term is -mean(min(-2, -1.2), min(1.5, 1.2)) = -(-2 + 1.2) / 2 = 0.4, the value term
+    (1 + 9) / 2 / 2 = 2.5, and the whole 0.4 + 0.5 * 2.5 - 0.1 * 0.75 = 1.575.
+    """
+    loss = loss_of(
+        log_probs=[math.log(2), math.log(1.5)],
+        advantages=[1, 3],
+        values=[0, 0],
+        returns=[1, -3],
+        entropy=[0.5, 1.0],
+        entropy_coef=0.1,
+    )
+    assert float(loss.policy) == pytest.approx(0.4)
+    assert float(loss.value) == pytest.approx(2.5)
+    assert float(loss.entropy) == pytest.approx(0.75)
+    assert float(loss.total) == pytest.approx(1.575)
+    assert float(loss.clip_fraction) == 1.0
+    assert float(loss.approx_kl) == pytest.approx((2 - 1 - math.log(2) + 1.5 - 1 - math.log(1.5)) / 2)
+
+
+@given(
+    count=st.integers(1, 9),
+    clip_epsilon=st.floats(0.01, 0.5),
+    value_coef=st.floats(0, 2),
+    entropy_coef=st.floats(0, 2),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_the_loss_agrees_with_one_row_after_another(
+    count: int, clip_epsilon: float, value_coef: float, entropy_coef: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    numbers: dict[str, Any] = {
+        **{name: torch.from_numpy(rng.standard_normal(count, np.float32)) for name in NAMES},
+        "clip_epsilon": clip_epsilon,
+        "value_coef": value_coef,
+        "entropy_coef": entropy_coef,
+    }
+    fast, slow = loss_of(**numbers), slow_loss(**numbers)
+    for field in fields(fast):
+        assert float(getattr(fast, field.name)) == pytest.approx(slow[field.name], rel=1e-4, abs=1e-4)
+
+
+def test_ratio_one_means_no_clipping_and_no_divergence() -> None:
+    loss = loss_of(log_probs=[-1.5, -0.5], old_log_probs=[-1.5, -0.5], advantages=[1, 2])
+    assert float(loss.clip_fraction) == 0.0
+    assert float(loss.approx_kl) == 0.0
+    assert float(loss.policy) == pytest.approx(0.0, abs=1e-7)
+
+
+def test_the_clip_fraction_is_the_share_of_rows_whose_ratio_left_the_range() -> None:
+    ratios = [0.5, 0.81, 1.0, 1.19, 1.5]
+    loss = loss_of(log_probs=[math.log(ratio) for ratio in ratios])
+    assert float(loss.clip_fraction) == pytest.approx(2 / 5)
+
+
+def test_a_clipped_row_moves_the_policy_no_further_but_an_unclipped_one_does() -> None:
+    """Both rows have ratio 2; only the one with the higher advantage has gained enough."""
+    log_probs = torch.full((2,), math.log(2), requires_grad=True)
+    loss_of(log_probs=log_probs, advantages=[-1, 1]).total.backward()  # type: ignore[no-untyped-call]
+    assert log_probs.grad is not None
+    assert log_probs.grad.tolist() == pytest.approx([1.0, 0.0])
+
+
+def test_the_entropy_bonus_lowers_the_loss() -> None:
+    assert float(loss_of(entropy=[2.0], entropy_coef=0.5).total) == pytest.approx(-1.0)
+
+
+# Known failure KF-PPO-03.
+@pytest.mark.parametrize("advantages", [[3.5], [0.0], [2.0, 2.0], [-1e6] * 5], ids=str)
+def test_one_row_or_equal_advantages_give_a_finite_loss(advantages: list[float]) -> None:
+    assert math.isfinite(float(loss_of(advantages=advantages).total))
+
+
+@pytest.mark.parametrize("advantage", [0.0, 0.1, 1.0, 3.3, 1000.1, -12345.678])
+def test_equal_advantages_are_normalised_to_zero(advantage: float) -> None:
+    """The float32 mean of equal numbers may miss them by a rounding; that is no signal."""
+    assert float(normalise(torch.full((7,), advantage)).abs().max()) < 1e-2
+
+
+def test_advantages_are_normalised_to_mean_zero_and_deviation_one() -> None:
+    assert normalise(torch.tensor([1.0, 3.0])).tolist() == pytest.approx([-1.0, 1.0])
+
+
+# Known failure KF-PPO-04.
+def test_a_critic_that_is_right_has_value_loss_exactly_zero() -> None:
+    returns = torch.arange(64.0)
+    assert float(loss_of(values=returns.clone(), returns=returns).value) == 0.0
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("shape", [(64, 1), (1, 64), (1,), (), (63,)], ids=str)
+def test_a_quantity_of_another_shape_raises_instead_of_broadcasting(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    rows = {other: torch.zeros(64) for other in NAMES}
+    with pytest.raises(ValueError, match="one shape"):
+        loss_of(**{**rows, name: torch.zeros(shape)})  # type: ignore[arg-type]
+
+
+def test_quantities_that_agree_on_a_shape_with_two_dimensions_raise_as_well() -> None:
+    with pytest.raises(ValueError, match="one shape"):
+        loss_of(log_probs=torch.zeros(8, 1))
+
+
+def test_what_is_watched_carries_no_gradient_and_the_total_does() -> None:
+    loss = loss_of(log_probs=torch.zeros(2, requires_grad=True), advantages=[0.0, 1.0])
+    watched = [field.name for field in fields(loss) if getattr(loss, field.name).requires_grad]
+    assert watched == ["total"]
