@@ -7,8 +7,9 @@ back as the configuration that was used. Derived numbers live in `pacing.py`.
 import difflib
 import tomllib
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
+import tyro
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from dppo_redis.errors import ConfigurationError
@@ -119,7 +120,7 @@ class CheckpointConfig(Section):
 class RunConfig(Section):
     """One training run."""
 
-    env_id: str = Field("", max_length=200)
+    env_id: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")] = Field("", max_length=200)
     """Environment id of gymnasium, or module:EnvId"""
     env_kwargs: dict[str, EnvValue] = Field(default_factory=dict)
     """Arguments of the environment's constructor: NAME VALUE ..."""

@@ -5,6 +5,7 @@ A message is one msgpack map: `schema` first, then named values. An array is
 byte from outside is ever interpreted as code. Nothing is pickled. Every damage is a `WireError`.
 """
 
+import hashlib
 import math
 import sys
 import zlib
@@ -88,6 +89,11 @@ def decode_weights(blob: bytes) -> Weights:
 def checksum(payload: bytes) -> int:
     """CRC-32 of a payload, as the entry's header carries it."""
     return zlib.crc32(payload)
+
+
+def sha256(blob: bytes) -> str:
+    """Hex SHA-256 of a weights blob, as the weights hash carries it."""
+    return hashlib.sha256(blob).hexdigest()
 
 
 def _pack(arrays: dict[str, Array], scalars: dict[str, int | str]) -> bytes:

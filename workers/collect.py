@@ -65,6 +65,10 @@ class Collector:
         self._observations = observations
         return self._finish(policy, finals)
 
+    def close(self) -> None:
+        """Free the environments."""
+        self.environments.close()
+
     def _finish(self, policy: ActingPolicy, finals: list[FloatArray]) -> Rollout:
         buffers = self._buffers
         episode_returns, episode_lengths = self._episodes()

@@ -24,19 +24,23 @@ class ActorSeeds:
     sampling: SeedSequence
 
 
-def actor_seeds(run_seed: int, slot: int, boot: int, count: int) -> ActorSeeds:
-    """Seeds for the `boot`-th start of the actor in `slot`, with `count` environments."""
+def actor_seeds(run_seed: int, slot: int, boot: int, count: int, builds: int = 0) -> ActorSeeds:
+    """Seeds for the `boot`-th start of the actor in `slot`, with `count` environments.
+
+    `builds` counts how often this process has built its environments before.
+    """
+    place = (slot, boot, builds)
     return ActorSeeds(
-        environments=_integers(run_seed, _Purpose.ENVIRONMENT, slot, boot, count),
-        sampling=SeedSequence(run_seed, spawn_key=(_Purpose.SAMPLING, slot, boot)),
+        environments=_integers(run_seed, _Purpose.ENVIRONMENT, place, count),
+        sampling=SeedSequence(run_seed, spawn_key=(_Purpose.SAMPLING, *place)),
     )
 
 
 def evaluation_seeds(run_seed: int, start: int, count: int) -> list[int]:
-    """Seeds of the evaluator's environments; `start` counts the evaluator's own starts."""
-    return _integers(run_seed, _Purpose.EVALUATION, 0, start, count)
+    """Seeds of one evaluation's environments; `start` is what no other evaluation of the run has."""
+    return _integers(run_seed, _Purpose.EVALUATION, (start,), count)
 
 
-def _integers(run_seed: int, purpose: _Purpose, slot: int, boot: int, count: int) -> list[int]:
-    sequence = SeedSequence(run_seed, spawn_key=(purpose, slot, boot))
+def _integers(run_seed: int, purpose: _Purpose, place: tuple[int, ...], count: int) -> list[int]:
+    sequence = SeedSequence(run_seed, spawn_key=(purpose, *place))
     return [int(x) >> 1 for x in sequence.generate_state(count, dtype="uint32")]

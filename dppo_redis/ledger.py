@@ -1,0 +1,119 @@
+"""The books of a run: every rollout has one recorded outcome. Pure.
+
+    entries_added = trained + stale + duplicate + refused + lost + backlog
+
+The difference is the imbalance. `entries_before` are the entries of streams that were deleted
+since, because a new stream counts from 0.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """What finally became of a rollout."""
+
+    TRAINED = "trained"
+    STALE = "stale"
+    DUPLICATE = "duplicate"
+    REFUSED = "refused"
+    LOST = "lost"
+
+
+ENTRIES_BEFORE = "entries_before"
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """One entry's outcome; `steps` are its valid rows, 0 where they are unknown."""
+
+    entry_id: bytes
+    outcome: Outcome
+    reason: str = ""
+    steps: int = 0
+
+
+@dataclass
+class Ledger:
+    """Counts by field name, as the Redis hash holds them: `stale`, `refused:shape`, `steps:trained`."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, outcome: Outcome, reason: str = "", steps: int = 0, entries: int = 1) -> None:
+        """Count rollouts of one outcome."""
+        self._increase(outcome.value, entries)
+        if reason:
+            self._increase(f"{outcome.value}:{reason}", entries)
+        if steps:
+            self._increase(f"steps:{outcome.value}", steps)
+
+    def _increase(self, name: str, by: int) -> None:
+        self.counts[name] = self.counts.get(name, 0) + by
+
+    def of(self, outcome: Outcome) -> int:
+        """Rollouts settled with this outcome."""
+        return self.counts.get(outcome.value, 0)
+
+    @property
+    def settled(self) -> int:
+        """Rollouts settled with any outcome."""
+        return sum(self.of(outcome) for outcome in Outcome)
+
+    @property
+    def env_steps(self) -> int:
+        """Valid steps of all settled rollouts, whatever their outcome."""
+        return sum(n for name, n in self.counts.items() if name.startswith("steps:"))
+
+    @property
+    def entries_before(self) -> int:
+        return self.counts.get(ENTRIES_BEFORE, 0)
+
+    def merge(self, other: Mapping[str, int]) -> None:
+        """Take the higher count of each field: counts never fall, and a lost reply hides none."""
+        for name, count in other.items():
+            self.counts[name] = max(count, self.counts.get(name, 0))
+
+    def reasons(self) -> Iterable[tuple[str, int]]:
+        """(outcome:reason, rollouts) of everything dropped, largest first."""
+        found = [(name, n) for name, n in self.counts.items() if ":" in name and not name.startswith("steps:")]
+        return sorted(found, key=lambda pair: -pair[1])
+
+
+@dataclass(frozen=True)
+class Balance:
+    """The books at one moment."""
+
+    entries_added: int  # ever, those of deleted streams included
+    backlog: int
+    imbalance: int
+
+
+@dataclass
+class Books:
+    """Compares the stream's own counter with the ledger, and books what vanished."""
+
+    ledger: Ledger
+    last_entries_added: int = 0  # of the present stream
+    stream_is_new: bool = False  # set by whoever made a stream where there was none
+
+    def audit(self, entries_added: int, backlog: int) -> Balance:
+        """Compare, then book the difference as `lost`.
+
+        A new stream counts from 0 again, so what the old one had counted is carried over.
+        """
+        reset = self.stream_is_new or entries_added < self.last_entries_added
+        if reset:
+            self._carry(self.last_entries_added)
+        self.last_entries_added = entries_added
+        self.stream_is_new = False
+        imbalance = self.ledger.entries_before + entries_added - self.ledger.settled - backlog
+        if imbalance > 0:
+            self.ledger.add(Outcome.LOST, "reset" if reset else "unexplained", entries=imbalance)
+        elif imbalance < 0:  # added and settled after the last look at a stream that is gone
+            self._carry(-imbalance)
+        return Balance(self.ledger.entries_before + entries_added, backlog, imbalance)
+
+    def _carry(self, entries: int) -> None:
+        if entries:
+            self.ledger.counts[ENTRIES_BEFORE] = self.ledger.entries_before + entries

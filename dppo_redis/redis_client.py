@@ -1,0 +1,183 @@
+"""Connections, and waiting for Redis.
+
+Every connection of the product is made here: it speaks RESP2, never decodes (payloads are bytes)
+and never repeats a command by itself. Services wait for ever on what passes (refused, timeout,
+loading, failing over, full); what needs a human (password, rights, certificate) raises at once.
+"""
+
+import logging
+import os
+import random
+import ssl
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.connection import parse_url
+from redis.retry import Retry
+
+from dppo_redis.errors import ConfigurationError, DppoError, StoppedError, UnavailableError
+from dppo_redis.logs import Rarely
+from dppo_redis.shutdown import StopRequest
+
+URL_VARIABLE = "DPPO_REDIS_URL"
+PASSWORD_FILE_VARIABLE = "DPPO_REDIS_PASSWORD_FILE"  # noqa: S105 the variable's name
+SOCKET_TIMEOUT_S = 5.0  # ten times the longest blocking read
+INTERACTIVE_PATIENCE_S = 5.0
+_LONGEST_PAUSE_S = 1.0
+_TRANSIENT_REPLIES = (
+    "MISCONF", "UNBLOCKED", "LOADING", "NOREPLICAS", "BUSY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "OOM",
+)  # fmt: skip
+_FATAL_REPLIES = ("NOAUTH", "WRONGPASS", "NOPERM", "DENIED", "CROSSSLOT", "MOVED")
+
+Client = redis.Redis
+T = TypeVar("T")
+_log = logging.getLogger("dppo")
+
+
+class TransientError(DppoError):
+    """Redis cannot answer now; waiting helps."""
+
+
+def find_url(flag: str | None) -> str:
+    """The Redis URL, password included: from the flag, else from the environment.
+
+    Raises:
+        ConfigurationError: neither is given, the URL is malformed, or the password file is
+            missing or readable by others.
+    """
+    url = flag or os.environ.get(URL_VARIABLE)
+    if not url:
+        raise ConfigurationError(f"no Redis given: pass --redis URL or set {URL_VARIABLE}")
+    try:
+        parse_url(url)
+    except ValueError as error:
+        raise ConfigurationError(f"bad Redis URL {redact(url)}: {error}") from error
+    file = os.environ.get(PASSWORD_FILE_VARIABLE)
+    return _with_password(url, _read_password(Path(file))) if file else url
+
+
+def _read_password(file: Path) -> str:
+    try:
+        if file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise ConfigurationError(f"{file} is readable by others: chmod 600 {file}")
+        return file.read_text(encoding="utf-8").rstrip("\n")
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the password file {file}: {error.strerror}") from error
+
+
+def _with_password(url: str, password: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        joiner = "&" if parts.query else "?"
+        return f"{url}{joiner}password={quote(password, safe='')}"
+    host = parts.netloc.rpartition("@")[2]
+    user = (parts.username or "") if "@" in parts.netloc else ""
+    return urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe='')}@{host}"))
+
+
+def has_password(url: str) -> bool:
+    """Whether a URL carries a secret."""
+    return urlsplit(url).password is not None or "password=" in urlsplit(url).query
+
+
+def redact(url: str) -> str:
+    """The URL as logs and dumps may show it."""
+    parts = urlsplit(url)
+    netloc = parts.netloc.rpartition("@")
+    if netloc[1]:
+        netloc_text = f"{parts.username or ''}:***@{netloc[2]}" if ":" in netloc[0] else parts.netloc
+        parts = parts._replace(netloc=netloc_text)
+    query = "&".join(
+        "password=***" if item.startswith("password=") else item for item in parts.query.split("&") if item
+    )
+    text = urlunsplit(parts._replace(query=query))
+    return text.replace("unix:/", "unix:///", 1) if text.startswith("unix:/") and text[6] != "/" else text
+
+
+def connect(url: str, name: str) -> Client:
+    """A client for `url`; nothing is sent yet. `name` shows in CLIENT LIST."""
+    options: dict[str, Any] = parse_url(url)
+    options.update(
+        decode_responses=False,
+        protocol=2,
+        client_name=name,
+        socket_timeout=SOCKET_TIMEOUT_S,
+        socket_connect_timeout=SOCKET_TIMEOUT_S,
+        retry=Retry(NoBackoff(), 0),  # type: ignore[no-untyped-call]
+        retry_on_error=[],
+    )
+    return redis.Redis(connection_pool=redis.ConnectionPool(**options))
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn errors of the Redis library into `TransientError` or `ConfigurationError`."""
+    try:
+        yield
+    except redis.RedisError as error:
+        raise classify(error) from error
+
+
+def classify(error: redis.RedisError) -> DppoError:
+    """Say whether waiting helps (TransientError) or a human is needed (ConfigurationError)."""
+    reply = str(error).split(" ", 1)[0]
+    if isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError):
+        return ConfigurationError(f"Redis refuses the user or password: {error}")
+    if isinstance(error, redis.exceptions.NoPermissionError) or reply in _FATAL_REPLIES:
+        return ConfigurationError(f"Redis refuses: {error}")
+    if isinstance(error.__cause__ or error.__context__, ssl.SSLCertVerificationError):
+        return ConfigurationError(f"Redis' certificate is not trusted: {error}")
+    passing = redis.ConnectionError | redis.TimeoutError | redis.exceptions.ReadOnlyError
+    if isinstance(error, passing | redis.exceptions.OutOfMemoryError) or reply in _TRANSIENT_REPLIES:
+        return TransientError(str(error))
+    return ConfigurationError(f"Redis answers an error that this release does not expect: {error}")
+
+
+class Patience:
+    """Repeats what may be repeated while Redis is away, with jittered pauses."""
+
+    def __init__(self, stop: StopRequest, deadline_s: float | None = None) -> None:
+        self._stop = stop
+        self._deadline_s = deadline_s
+        self._rarely = Rarely()
+
+    def call(self, what: str, attempt: Callable[[], T]) -> T:
+        """Return what `attempt` returns; repeat it while Redis cannot answer.
+
+        Raises:
+            ConfigurationError: Redis refuses for good.
+            UnavailableError: the deadline of an interactive command has passed.
+            StoppedError: a stop was requested meanwhile.
+        """
+        started = time.monotonic()
+        pauses = backoff()
+        while True:
+            try:
+                with translated():
+                    return attempt()
+            except TransientError as error:
+                self._pause(what, error, started, next(pauses))
+
+    def _pause(self, what: str, error: TransientError, started: float, pause_s: float) -> None:
+        if self._stop.requested:
+            raise StoppedError(f"stopped while waiting to {what}") from error
+        if self._deadline_s is not None and time.monotonic() - started + pause_s > self._deadline_s:
+            raise UnavailableError(f"cannot {what}: Redis does not answer ({error})") from error
+        if self._rarely.due():
+            _log.warning("waiting to %s: %s", what, error)
+        self._stop.sleep(pause_s)
+
+
+def backoff() -> Iterator[float]:
+    """Growing pauses in seconds, each drawn at random so that a fleet does not return at once."""
+    longest = 0.05
+    while True:
+        yield random.uniform(longest / 2, longest)  # noqa: S311 not for secrets
+        longest = min(2 * longest, _LONGEST_PAUSE_S)

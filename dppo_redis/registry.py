@@ -1,0 +1,79 @@
+"""Who takes part: slots, boots, and what each living actor reports about itself.
+
+An actor's hash vanishes by itself when its owner dies; the sorted set is only the index.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any, cast
+
+import redis
+
+from dppo_redis.keys import RunKeys
+from dppo_redis.redis_client import Client
+
+ACTOR_TTL_MS = 10_000
+FIRST_OUTSIDE_SLOT = 1000  # planned actors have the slots below, those that join take the next
+
+
+class Registry:
+    """The actors of one run. Redis errors pass through; callers translate them."""
+
+    def __init__(self, client: Client, keys: RunKeys) -> None:
+        self._client = client
+        self._keys = keys
+
+    def join(self, slot: int | None) -> tuple[int, int]:
+        """Take `slot`, or a new one where None; returns (slot, how often it has started)."""
+        if slot is None:
+            slot = FIRST_OUTSIDE_SLOT + int(cast(int, self._client.hincrby(self._keys.boots, "next", 1))) - 1
+        return slot, int(cast(int, self._client.hincrby(self._keys.boots, str(slot), 1)))
+
+    def beat(self, slot: int, report: Mapping[str, str | int | float]) -> None:
+        """Say that this actor lives, and what it is doing."""
+        pipeline = self._client.pipeline(transaction=False)
+        key = self._keys.actor(slot)
+        # The renewal comes first: at the server's memory limit it still works, HSET does not.
+        pipeline.pexpire(key, ACTOR_TTL_MS)
+        pipeline.hset(key, mapping={**report, "host": socket.gethostname(), "pid": os.getpid()})
+        pipeline.pexpire(key, ACTOR_TTL_MS)
+        pipeline.zadd(self._keys.actors, {str(slot): time.time()})
+        for reply in pipeline.execute(raise_on_error=False):
+            if isinstance(reply, redis.RedisError) and not isinstance(
+                reply, redis.exceptions.OutOfMemoryError
+            ):
+                raise reply
+
+    def leave(self, slot: int) -> None:
+        """End one's own registration."""
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.delete(self._keys.actor(slot))
+        pipeline.zrem(self._keys.actors, str(slot))
+        pipeline.execute()
+
+    def living(self) -> dict[int, dict[str, str]]:
+        """What each living actor last reported, by slot; forgets those whose hash has vanished."""
+        slots = sorted(int(member) for member in cast(list[bytes], self._client.zrange(self._keys.actors, 0, -1)))
+        pipeline = self._client.pipeline(transaction=False)
+        for slot in slots:
+            pipeline.hgetall(self._keys.actor(slot))
+        reports = cast(list[dict[bytes, bytes]], pipeline.execute()) if slots else []
+        return {
+            slot: {name.decode(): value.decode(errors="replace") for name, value in report.items()}
+            for slot, report in zip(slots, reports, strict=True)
+            if report
+        }
+
+    def forget_dead(self, living: Mapping[int, Any]) -> None:
+        """Drop index entries whose actor has vanished."""
+        known = cast(list[bytes], self._client.zrange(self._keys.actors, 0, -1))
+        dead = [member for member in known if int(member) not in living]
+        if dead:
+            self._client.zrem(self._keys.actors, *dead)
+
+    def boots(self) -> dict[str, int]:
+        """Slot (or `next`) to count, to be put back after a loss."""
+        stored = cast(dict[bytes, bytes], self._client.hgetall(self._keys.boots))
+        return {name.decode(): int(count) for name, count in stored.items()}

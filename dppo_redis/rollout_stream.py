@@ -1,0 +1,222 @@
+"""The stream of rollouts: pushing (actors) and reading (learner). Settling is fenced_writes.py.
+
+An entry is plain text fields, enough to judge it, and the packed payload beside them.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, cast
+
+import redis
+
+from dppo_redis.errors import StoppedError, WireError
+from dppo_redis.keys import CONSUMER, GROUP, RunKeys
+from dppo_redis.logs import Rarely
+from dppo_redis.redis_client import Client, TransientError, backoff, classify, translated
+from dppo_redis.rollout import RolloutHeader
+from dppo_redis.shutdown import StopRequest
+from dppo_redis.weight_store import parse_weights_id
+from dppo_redis.weights import WeightsId
+
+_HEADER_FIELDS = tuple(f.name for f in fields(RolloutHeader))
+_TEXT_FIELDS = ("boot", "spec")
+_LARGEST_NUMBER = 2**63 - 1
+_log = logging.getLogger("dppo")
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What an actor learns from each round trip."""
+
+    backlog: int  # rollouts not settled
+    weights: WeightsId | None  # current publication
+    state: str  # run, pause or stop
+    backlog_high: int  # start no rollout while the backlog is this high
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One stream entry as delivered; `fields` is empty when it was trimmed meanwhile."""
+
+    id: bytes
+    fields: Mapping[bytes, bytes]
+
+
+def parse_header(entry: Entry) -> RolloutHeader:
+    """Read an entry's plain fields.
+
+    Raises:
+        WireError: reason `header`: a field is missing or is not what it should be.
+    """
+    values: dict[str, Any] = {}
+    for name in _HEADER_FIELDS:
+        raw = entry.fields.get(name.encode())
+        if raw is None:
+            raise WireError("header", f"no field {name}")
+        values[name] = _parse_text(name, raw) if name in _TEXT_FIELDS else _parse_number(name, raw)
+    return RolloutHeader(**values)
+
+
+def _parse_text(name: str, raw: bytes) -> str:
+    if len(raw) != 16 or not raw.isalnum():
+        raise WireError("header", f"{name} is not 16 hex digits")
+    return raw.decode()
+
+
+def _parse_number(name: str, raw: bytes) -> int:
+    if not raw.isdigit() or len(raw) > 19 or int(raw) > _LARGEST_NUMBER:
+        raise WireError("header", f"{name} is not a number")
+    return int(raw)
+
+
+class RolloutProducer:
+    """An actor's end of the stream.
+
+    It decides its own retries: a rollout whose fate is unknown is sent again under the same
+    identity (boot, seq), and the next one is not sent before.
+    """
+
+    def __init__(self, client: Client, keys: RunKeys, stop: StopRequest) -> None:
+        self._client = client
+        self._keys = keys
+        self._stop = stop
+        self._rarely = Rarely()
+        self.ambiguous = 0  # sends whose reply was lost; the learner recognises the duplicates
+        self.refused_full = 0  # sends that the server refused for want of memory
+
+    def look(self) -> Situation:
+        """Backlog, weights and control in one round trip. Redis errors pass through."""
+        return self._situation(self._ask(self._client.pipeline(transaction=False)).execute())
+
+    def push(self, header: RolloutHeader, payload: bytes) -> Situation:
+        """Send a rollout and look, in one round trip; waits until Redis has taken it.
+
+        Raises:
+            StoppedError: a stop was requested while its fate was undecided.
+            ConfigurationError: Redis refuses for good.
+        """
+        entry = {name: str(getattr(header, name)) for name in _HEADER_FIELDS} | {"payload": payload}
+        for pause_s in backoff():
+            situation = self._try_push(entry)
+            if situation is not None:
+                return situation
+            if self._stop.requested:
+                raise StoppedError("stopped with a rollout in hand")
+            self._stop.sleep(pause_s)
+        raise AssertionError("backoff is endless")
+
+    def _try_push(self, entry: dict[str, Any]) -> Situation | None:
+        pipeline = self._client.pipeline(transaction=False)
+        # NOMKSTREAM: a stream without the learner's group would take rollouts nobody reads.
+        pipeline.xadd(self._keys.rollouts, entry, nomkstream=True)
+        try:
+            added, *rest = self._ask(pipeline).execute(raise_on_error=False)
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            self._explain(classify(error))
+            self.ambiguous += 1
+            return None
+        if isinstance(added, redis.RedisError):
+            self._explain(classify(added))
+            self.refused_full += isinstance(added, redis.exceptions.OutOfMemoryError)
+            return None
+        if added is None:
+            return None  # the learner has not made the stream yet
+        with translated():
+            for reply in rest:
+                if isinstance(reply, redis.RedisError):
+                    raise reply
+        return self._situation(rest)
+
+    def _explain(self, error: Exception) -> None:
+        if not isinstance(error, TransientError):
+            raise error
+        if self._rarely.due():
+            _log.warning("waiting to push a rollout: %s", error)
+
+    def _ask(self, pipeline: Any) -> Any:
+        pipeline.xlen(self._keys.rollouts)
+        pipeline.hmget(self._keys.weights, ["epoch", "version"])
+        pipeline.hmget(self._keys.control, ["state", "backlog_high"])
+        return pipeline
+
+    @staticmethod
+    def _situation(replies: list[Any]) -> Situation:
+        backlog, (epoch, version), (state, high) = replies
+        return Situation(
+            backlog=int(backlog),
+            weights=parse_weights_id(epoch, version),
+            state=(state or b"run").decode(),
+            backlog_high=int(high or 1),
+        )
+
+
+class RolloutConsumer:
+    """The learner's end of the stream: a consumer group with one stable consumer."""
+
+    def __init__(self, client: Client, keys: RunKeys, restore: Callable[[], None]) -> None:
+        """`restore` makes stream and group again; it is called where they are found missing."""
+        self._client = client
+        self._key = keys.rollouts
+        self._restore = restore
+        self._recover_from: bytes | None = b"0"  # own pending entries first: at start, after errors
+
+    def claim_all(self) -> None:
+        """Make every pending entry of the group ours; only the holder of the lease may."""
+        start = b"0-0"
+        while True:
+            # JUSTID leaves the delivery counts alone: taking over is not a delivery.
+            claimed = cast(
+                list[bytes],
+                self._client.xautoclaim(
+                    self._key, GROUP, CONSUMER, min_idle_time=0, start_id=start, count=100, justid=True
+                ),
+            )
+            if not claimed:
+                return
+            milliseconds, _, sequence = claimed[-1].partition(b"-")
+            start = b"%s-%d" % (milliseconds, int(sequence) + 1)
+
+    def read(self, count: int, block_ms: int) -> list[Entry]:
+        """Up to `count` entries, waiting at most `block_ms`; pending ones of ours come first.
+
+        Redis errors pass through, and make the next read begin with the pending entries again.
+        """
+        try:
+            if self._recover_from is not None:
+                entries = self._read(self._recover_from, count, None)
+                self._recover_from = entries[-1].id if entries else None
+                return entries
+            return self._read(b">", count, block_ms)
+        except redis.ResponseError as error:
+            if not str(error).startswith(("NOGROUP", "UNBLOCKED", "WRONGTYPE")):
+                raise
+            _log.warning("stream or group is gone; making them again")
+            self._restore()
+            return []
+        except redis.RedisError:
+            self._recover_from = b"0"  # a reply may have been lost with entries in it
+            raise
+
+    def _read(self, start: bytes, count: int, block_ms: int | None) -> list[Entry]:
+        reply = self._client.xreadgroup(GROUP, CONSUMER, {self._key: start}, count=count, block=block_ms)
+        found = cast(list[Any], reply)
+        if not found:
+            return []
+        return [Entry(entry_id, values or {}) for entry_id, values in found[0][1]]
+
+
+def ensure_group(client: Client, keys: RunKeys) -> bool:
+    """Create stream and group where missing; says whether the stream itself is new.
+
+    A key of another type in the stream's place is removed: nobody could ever push again.
+    """
+    kind = cast(bytes, client.type(keys.rollouts))
+    if kind not in (b"stream", b"none"):
+        client.unlink(keys.rollouts)
+    try:
+        client.xgroup_create(keys.rollouts, GROUP, id="0", mkstream=True)
+    except redis.ResponseError as error:
+        if not str(error).startswith("BUSYGROUP"):
+            raise
+    return kind != b"stream"

@@ -1,0 +1,218 @@
+"""A run's small keys: spec, control, status, evaluation, metrics, quarantine, errors."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import redis
+
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.keys import SPEC_PATTERN, RunKeys, run_of
+from dppo_redis.redis_client import Client
+from dppo_redis.spec import RunDescription
+
+METRICS_KEPT = 10_000
+QUARANTINE_KEPT = 1000
+ERRORS_KEPT = 200
+QUARANTINE_BYTES = 256
+FINISHED_TTL_S = 7 * 24 * 3600
+
+RUN, PAUSE, STOP = "run", "pause", "stop"
+
+
+@dataclass(frozen=True)
+class Control:
+    """What the operator wants of the fleet."""
+
+    state: str  # run, pause or stop
+    reason: str  # why it stopped: target, env_steps, stopped, failed; empty while it runs
+    target_step: int | None  # env_steps at which the target was met
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Result of greedy episodes with one publication of weights."""
+
+    version: int
+    update: int
+    trained_steps: int  # of the weights that played
+    env_steps: int  # of the weights that played
+    return_mean: float
+    return_std: float
+    length_mean: float
+    episodes: int
+
+    @staticmethod
+    def from_fields(stored: Mapping[str, str]) -> "Evaluation | None":
+        """Read the evaluation hash; None when there was none yet."""
+        if "return_mean" not in stored:
+            return None
+        return Evaluation(
+            version=int(stored["version"]),
+            update=int(stored["update"]),
+            trained_steps=int(stored["trained_steps"]),
+            env_steps=int(stored["env_steps"]),
+            return_mean=float(stored["return_mean"]),
+            return_std=float(stored["return_std"]),
+            length_mean=float(stored["length_mean"]),
+            episodes=int(stored["episodes"]),
+        )
+
+
+@dataclass(frozen=True)
+class Counters:
+    """The stream's own counters and the ledger, read at one moment."""
+
+    entries_added: int  # of the present stream; 0 where there is none
+    backlog: int
+    ledger: dict[str, int]
+
+
+def read_counters(client: Client, keys: RunKeys) -> Counters:
+    """Read them in one transaction. XINFO sends whole entries: for the keeper and for summaries only."""
+    pipeline = client.pipeline(transaction=True)
+    pipeline.xinfo_stream(keys.rollouts)
+    pipeline.xlen(keys.rollouts)
+    pipeline.hgetall(keys.ledger)
+    stream, backlog, ledger = cast(list[Any], pipeline.execute(raise_on_error=False))
+    if isinstance(stream, redis.ResponseError):
+        return Counters(0, 0, parse_counts(ledger))
+    return Counters(int(stream["entries-added"]), int(backlog), parse_counts(ledger))
+
+
+def parse_counts(stored: Any) -> dict[str, int]:
+    """A hash of counts as stored; empty when the key is gone, of another type or unreadable."""
+    if not isinstance(stored, dict):
+        return {}
+    return {
+        name.decode(errors="replace"): int(count)
+        for name, count in stored.items()
+        if count.isdigit() and len(count) < 19
+    }
+
+
+class RunStore:
+    """The small keys of one run. Redis errors pass through; callers translate them."""
+
+    def __init__(self, client: Client, keys: RunKeys) -> None:
+        self._client = client
+        self.keys = keys
+
+    def exists(self) -> bool:
+        """Whether any key of the run is there."""
+        return next(self._client.scan_iter(match=self.keys.pattern, count=1000), None) is not None
+
+    def delete(self) -> None:
+        """Remove every key of the run."""
+        for key in list(self._client.scan_iter(match=self.keys.pattern, count=1000)):
+            self._client.unlink(key)
+
+    def description_text(self) -> str | None:
+        """The content of the spec key; None while no learner has written it."""
+        text = cast(bytes | None, self._client.get(self.keys.spec))
+        return None if text is None else text.decode(errors="replace")
+
+    def description(self) -> RunDescription | None:
+        """What actors join with; None while no learner has written it.
+
+        Raises:
+            ConfigurationError: another release's spec.
+        """
+        text = self.description_text()
+        return None if text is None else RunDescription.from_text(text)
+
+    def control(self) -> Control:
+        """What the operator wants; a missing key means run."""
+        stored = self._hash(self.keys.control)
+        step = stored.get("target_step", "")
+        return Control(stored.get("state", RUN), stored.get("reason", ""), int(step) if step else None)
+
+    def set_state(self, state: str, reason: str = "", target_step: int | None = None) -> None:
+        """Ask the whole fleet to run, pause or stop."""
+        fields = {"state": state, "reason": reason, "target_step": "" if target_step is None else target_step}
+        self._client.hset(self.keys.control, mapping=cast(Any, fields))
+
+    def set_backlog_high(self, high: int) -> None:
+        """Where actors wait; written only when it differs."""
+        self._client.hset(self.keys.control, "backlog_high", str(high))
+
+    def clear_control(self) -> None:
+        """Remove a control key that somebody overwrote with another type."""
+        self._client.unlink(self.keys.control)
+
+    def status(self) -> dict[str, str]:
+        """What the learner's keeper last wrote, and the fields that readers see."""
+        return self._hash(self.keys.status)
+
+    def counters(self) -> Counters:
+        """The stream's counters and the ledger, for a summary."""
+        return read_counters(self._client, self.keys)
+
+    def ledger(self) -> dict[str, int]:
+        """Settled rollouts and steps by outcome and reason."""
+        return parse_counts(cast(Any, self._client.hgetall(self.keys.ledger)))
+
+    def evaluation(self) -> Evaluation | None:
+        """The last evaluation."""
+        return Evaluation.from_fields(self._hash(self.keys.evaluation))
+
+    def write_evaluation(self, fields: Mapping[str, str | int | float]) -> None:
+        """Record an evaluation, now and in the metrics stream."""
+        self._client.hset(self.keys.evaluation, mapping=cast(Any, dict(fields)))
+        self.append_metrics({"kind": "evaluation", **fields})
+
+    def append_metrics(self, fields: Mapping[str, str | int | float]) -> None:
+        """Add one plain entry to the capped metrics stream."""
+        self._client.xadd(self.keys.metrics, cast(Any, dict(fields)), maxlen=METRICS_KEPT, approximate=True)
+
+    def quarantine(self, entry_id: bytes, reason: str, detail: str, fields: Mapping[bytes, bytes]) -> None:
+        """Keep the head of a refused entry for inspection."""
+        head = {name: value[:QUARANTINE_BYTES] for name, value in list(fields.items())[:16]}
+        record: dict[Any, Any] = {"entry": entry_id, "reason": reason, "detail": detail[:500], **head}
+        self._client.xadd(self.keys.quarantine, record, maxlen=QUARANTINE_KEPT, approximate=True)
+
+    def append_error(self, service: str, text: str) -> None:
+        """Record a traceback where an operator finds it."""
+        record: dict[Any, Any] = {"service": service, "error": text[-4000:]}
+        self._client.xadd(self.keys.errors, record, maxlen=ERRORS_KEPT, approximate=True)
+
+    def lease(self) -> tuple[str, int]:
+        """(holder or '', milliseconds left)."""
+        holder = cast(bytes | None, self._client.get(self.keys.lease))
+        return (holder or b"").decode(), max(0, int(cast(int, self._client.pttl(self.keys.lease))))
+
+    def reopen(self) -> None:
+        """Before a run is resumed: it runs again, and its keys stay."""
+        for key in list(self._client.scan_iter(match=self.keys.pattern, count=1000)):
+            self._client.persist(key)
+        self.set_state(RUN)
+
+    def retire(self) -> None:
+        """After the end: delete the stream, let the other keys expire in seven days."""
+        self._client.unlink(self.keys.rollouts)
+        for key in list(self._client.scan_iter(match=self.keys.pattern, count=1000)):
+            self._client.expire(key, FINISHED_TTL_S)
+
+    def _hash(self, key: str) -> dict[str, str]:
+        stored = cast(dict[bytes, bytes], self._client.hgetall(key))
+        return {name.decode(errors="replace"): value.decode(errors="replace") for name, value in stored.items()}
+
+
+def find_runs(client: Client) -> list[str]:
+    """Names of all runs on a server."""
+    return sorted(run_of(key.decode()) for key in client.scan_iter(match=SPEC_PATTERN, count=1000))
+
+
+def only_run(client: Client) -> str:
+    """The name of the one run on a server.
+
+    Raises:
+        ConfigurationError: there is none, or several.
+    """
+    runs = find_runs(client)
+    if len(runs) != 1:
+        found = ", ".join(runs[:10]) if runs else "none"
+        raise ConfigurationError(f"name the run with --run; this Redis has: {found}")
+    return runs[0]
+
+

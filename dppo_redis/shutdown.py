@@ -1,0 +1,104 @@
+"""How every process ends: signals, parents that vanish, exit statuses.
+
+Signal handlers only set a flag; loops look at it. The one place that knows supervisord counts an
+exit before `startsecs` as a failed start: a fatal exit is held until the process is old enough.
+"""
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+
+from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
+
+SETTLED_AGE_S = 1.5  # above supervisord's startsecs=1
+PARENT_PID_VARIABLE = "DPPO_PARENT_PID"
+_PR_SET_PDEATHSIG = 1
+_SLICE_S = 0.05
+
+
+class StopRequest:
+    """A flag that SIGTERM, SIGINT and SIGHUP set."""
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+        self._requested = False
+
+    @property
+    def requested(self) -> bool:
+        return self._requested
+
+    def request(self) -> None:
+        """Ask for a stop from within."""
+        self._requested = True
+
+    def install(self) -> "StopRequest":
+        """Take over the signals of this process."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._handle)
+        return self
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        self.signal = self.signal or signal.Signals(number)
+        self._requested = True
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, but return early once a stop is requested."""
+        deadline = time.monotonic() + seconds
+        while not self._requested and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, _SLICE_S))
+
+    @property
+    def exit_status(self) -> ExitStatus:
+        """What a command that a signal stopped answers to its shell."""
+        if self.signal is None:
+            return ExitStatus.DONE
+        return ExitStatus.INTERRUPTED if self.signal is signal.SIGINT else ExitStatus.TERMINATED
+
+
+def die_with_parent() -> None:
+    """Have the kernel send SIGTERM when the parent dies (Linux; elsewhere nothing happens).
+
+    Ends the process at once when the parent named by DPPO_PARENT_PID is already gone.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    expected = os.environ.get(PARENT_PID_VARIABLE)
+    if expected is not None and os.getppid() != int(expected):
+        sys.exit(ExitStatus.FAILED)
+
+
+def run_service(main: Callable[[StopRequest], ExitStatus]) -> ExitStatus:
+    """Run a service to its end and turn errors into one line and an exit status."""
+    started = time.monotonic()
+    stop = StopRequest().install()
+    if PARENT_PID_VARIABLE in os.environ:
+        die_with_parent()
+    status = _guarded(main, stop)
+    if status is not ExitStatus.DONE:
+        stop.sleep(SETTLED_AGE_S - (time.monotonic() - started))
+    return status
+
+
+def _guarded(main: Callable[[StopRequest], ExitStatus], stop: StopRequest) -> ExitStatus:
+    log = logging.getLogger("dppo")
+    try:
+        return main(stop)
+    except DppoError as error:
+        if error.exit_status is ExitStatus.DONE:
+            return ExitStatus.DONE
+        log.error("%s", error)
+        return error.exit_status
+    except Exception:  # the last frame of a service: the traceback goes to the log, once
+        log.exception("this is a defect")
+        return ExitStatus.FAILED
+
+
+def require_linux_parent_death() -> None:
+    """Refuse to start a fleet where nothing ends it when its owner is killed."""
+    if sys.platform != "linux":
+        raise ConfigurationError("`train` needs Linux; actors and learners run anywhere")

@@ -1,0 +1,160 @@
+"""`python -m learner`: builds the learner of one run from its directory and runs it."""
+
+import logging
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+import tyro
+
+from dppo_redis.config import RunConfig, load_toml
+from dppo_redis.environments import inspect
+from dppo_redis.errors import ExitStatus, StoppedError, WireError
+from dppo_redis.keys import RunKeys
+from dppo_redis.logs import configure
+from dppo_redis.pacing import Derived, derive
+from dppo_redis.policy import ActorCritic
+from dppo_redis.redis_client import Client, Patience, connect, find_url
+from dppo_redis.registry import Registry
+from dppo_redis.rollout_stream import Entry, RolloutConsumer
+from dppo_redis.run_store import RunStore
+from dppo_redis.shutdown import StopRequest, run_service
+from dppo_redis.spec import RunDescription, describe_run
+from learner.authority import Authority
+from learner.checkpoint import Checkpoints
+from learner.intake import Intake
+from learner.keeper import Keeper
+from learner.loop import Learner, pick_device
+from learner.metrics import MetricsFiles
+from learner.ppo_update import PpoUpdate
+from learner.progress import Progress
+
+
+@dataclass(frozen=True)
+class LearnerOptions:
+    """Train a run: consume its rollouts, update, publish weights."""
+
+    run: str
+    """Name of the run"""
+    run_dir: Path
+    """Directory of the run; its config.toml says what to train"""
+    redis: str | None = None
+    """Redis URL; default: the environment variable DPPO_REDIS_URL"""
+    threads: int = 1
+    """Compute threads; small networks are fastest with one"""
+
+
+def build_ppo(config: RunConfig, description: RunDescription, update_epochs: int) -> PpoUpdate:
+    """Network and optimiser, seeded; the serial baseline builds the same."""
+    torch.manual_seed(config.seed)
+    spec = description.spec
+    model = ActorCritic(spec.observation.size, spec.action, spec.hidden, spec.activation)
+    return PpoUpdate(model, config.ppo, update_epochs, config.seed, pick_device(config.device))
+
+
+def _quarantine(store: RunStore, patience: Patience, entry: Entry, error: WireError) -> None:
+    patience.call(
+        "quarantine an entry", lambda: store.quarantine(entry.id, error.reason, str(error), entry.fields)
+    )
+
+
+def _serve(options: LearnerOptions, stop: StopRequest) -> ExitStatus:
+    torch.set_num_threads(options.threads)
+    url = find_url(options.redis)
+    config = load_toml(options.run_dir / "config.toml")
+    spaces = inspect(config.env_id, config.env_kwargs)
+    derived = derive(config, spaces.observation, spaces.action)
+    description = describe_run(config, spaces.observation, spaces.action, derived.rollout_steps)
+    client = connect(url, f"dppo-learner-{options.run}")
+    learner = _build(options, config, description, derived, client, stop)
+    keeper_client = connect(url, f"dppo-keeper-{options.run}")
+    keys = RunKeys(options.run)
+    keeper = Keeper(
+        learner.authority,
+        RunStore(keeper_client, keys),
+        Registry(keeper_client, keys),
+        learner.status,
+        derived.rollouts_per_update,
+        config.max_staleness,
+    )
+    try:
+        learner.patience.call("start the keeper", keeper.start)
+        with suppress(StoppedError):
+            learner.run(keeper)
+        # Only a learner that still leads, and stopped between two updates, may save.
+        learner.save()
+        learner.hand_back(keeper)
+    finally:
+        keeper.close()
+        learner.metrics.close()
+    return ExitStatus.DONE
+
+
+def _build(
+    options: LearnerOptions,
+    config: RunConfig,
+    description: RunDescription,
+    derived: Derived,
+    client: Client,
+    stop: StopRequest,
+) -> Learner:
+    keys = RunKeys(options.run)
+    patience = Patience(stop)
+    store = RunStore(client, keys)
+    ppo = build_ppo(config, description, derived.update_epochs)
+    checkpoints = Checkpoints(
+        options.run_dir / "checkpoints", options.run, description.digest, config.checkpoint.keep
+    )
+    owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+    authority = Authority(client, keys, description, owner, stop)
+    snapshot = checkpoints.restore(ppo)
+    progress = snapshot.progress if snapshot else Progress()
+    if snapshot:
+        authority.restore(snapshot.version, snapshot.lineage, snapshot.books, snapshot.actor_boots)
+        logging.getLogger("dppo").info("resuming at update %d", progress.update)
+    authority.acquire(snapshot.epoch if snapshot else 0, progress.update)
+    consumer = RolloutConsumer(client, keys, authority.restore_stream)
+    intake = Intake(
+        consumer,
+        description.spec,
+        authority.settle,
+        partial(_quarantine, store, patience),
+        config.ppo.batch_steps,
+        config.max_staleness,
+        derived.rollout_rows,
+    )
+    if snapshot:
+        intake.marks = snapshot.marks
+    patience.call("prepare the stream", authority.restore_stream)
+    patience.call("take over pending rollouts", consumer.claim_all)
+    return Learner(
+        config=config,
+        ppo=ppo,
+        progress=progress,
+        authority=authority,
+        intake=intake,
+        store=store,
+        registry=Registry(client, keys),
+        checkpoints=checkpoints,
+        metrics=MetricsFiles(options.run_dir, progress.update),
+        patience=patience,
+        stop=stop,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    options = tyro.cli(LearnerOptions, args=argv, prog="dppo-redis learner")
+    configure("learner")
+    return run_service(partial(_serve, options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

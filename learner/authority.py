@@ -1,0 +1,227 @@
+"""Everything the learner writes to Redis: one lock, one fencing token, one set of books.
+
+The loop publishes and settles; the keeper renews, heals and audits. Both go through here, so that
+what is healed is always what was last written, and no count is taken in the middle of a settle.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+import redis
+
+from dppo_redis.errors import ConfigurationError, FencedError, StoppedError
+from dppo_redis.fenced_writes import EpochMissingError, FencedWrites
+from dppo_redis.keys import RunKeys
+from dppo_redis.ledger import Balance, Books, Ledger, Settlement
+from dppo_redis.redis_client import Client, Patience
+from dppo_redis.rollout_stream import ensure_group
+from dppo_redis.run_store import parse_counts, read_counters
+from dppo_redis.shutdown import StopRequest
+from dppo_redis.spaces import FloatArray
+from dppo_redis.spec import RunDescription
+from dppo_redis.weights import Weights
+from learner.staleness import Lineage
+
+LEASE_TTL_S = 5.0
+_POLL_S = 0.2
+_log = logging.getLogger("dppo")
+T = TypeVar("T")
+
+
+class Authority:
+    """The right to write a run's keys, and what was last written to them."""
+
+    def __init__(
+        self, client: Client, keys: RunKeys, description: RunDescription, owner: str, stop: StopRequest
+    ) -> None:
+        self._client = client
+        self._keys = keys
+        self._writes = FencedWrites(client, keys)
+        self._lock = threading.RLock()
+        self._stop = stop
+        self._patience = Patience(stop)
+        self._description = description
+        self.boots: dict[str, int] = {}
+        self._last: Weights | None = None
+        self.owner = owner
+        self.epoch = 0
+        self.version = 0
+        self.lineage = Lineage()
+        self.books = Books(Ledger())
+
+    # Taking and handing back the lease
+
+    def restore(self, version: int, lineage: Lineage, books: Books, boots: Mapping[str, int]) -> None:
+        """Go on from a checkpoint; called before `acquire`."""
+        self.version = version
+        self.lineage = lineage
+        self.books = books
+        self.boots = dict(boots)
+
+    def acquire(self, known_epoch: int, update: int) -> None:
+        """Take the lease at `update`, above every epoch known to the checkpoint or to Redis.
+
+        Raises:
+            ConfigurationError: a living learner renews its lease; the message names it.
+        """
+        waited_s = 0.0
+        while True:
+            answer = self._patience.call(
+                "take the lease",
+                lambda: self._writes.acquire(self.owner, int(1000 * LEASE_TTL_S), 0, known_epoch),
+            )
+            if answer.outcome == "acquired":
+                break
+            if self._stop.requested:
+                raise StoppedError("stopped while waiting for the lease")
+            if waited_s > LEASE_TTL_S + 1:
+                raise ConfigurationError(
+                    f"run {self._keys.run} is led by a living learner, {answer.holder}: "
+                    "stop that one, or choose another --run"
+                )
+            self._stop.sleep(_POLL_S)
+            waited_s += _POLL_S
+        self._adopt(answer.epoch, update)
+
+    def renew(self, update: int) -> None:
+        """Keep the lease; takes a new epoch where the old one was wiped.
+
+        Raises:
+            FencedError: another learner leads.
+        """
+        answer = self._writes.acquire(self.owner, int(1000 * LEASE_TTL_S), self.epoch, self.epoch)
+        if answer.outcome == "acquired":
+            with self._lock:
+                self._adopt(answer.epoch, update)
+                self._republish()
+        elif answer.outcome != "held":
+            raise FencedError(
+                f"run {self._keys.run} is led by {answer.holder or 'another learner'} "
+                f"(epoch {answer.epoch}, this one had {self.epoch})"
+            )
+
+    def _adopt(self, epoch: int, update: int) -> None:
+        self.epoch = epoch
+        self.lineage = self.lineage.begin(epoch, update)
+        _log.info("leading run %s as epoch %d at update %d", self._keys.run, epoch, update)
+
+    def release(self) -> None:
+        """Hand the lease back, if it is still ours."""
+        self._writes.release(self.owner)
+
+    # What the loop writes
+
+    def publish(self, arrays: dict[str, FloatArray], update: int, trained_steps: int, env_steps: int) -> None:
+        """Publish weights under the next version."""
+
+        def attempt() -> None:
+            weights = Weights(
+                epoch=self.epoch,
+                version=self.version + 1,
+                update=update,
+                trained_steps=trained_steps,
+                env_steps=env_steps,
+                spec=self._description.digest,
+                arrays=arrays,
+            )
+            self._publish(weights)
+
+        self._insist("publish weights", attempt)
+
+    def _publish(self, weights: Weights) -> None:
+        stored = self._writes.publish(weights)
+        if stored is not None:  # a version above ours, of a lost or restored past: go above it
+            weights = replace(weights, version=stored + 1)
+            self._writes.publish(weights)
+        self.version = weights.version
+        self._last = weights
+
+    def settle(self, settlements: Sequence[Settlement]) -> None:
+        """Record final outcomes; one that was already recorded, or whose entry is gone, adds nothing."""
+
+        def attempt() -> None:
+            counted = self._writes.settle(self.epoch, settlements)
+            for settlement, counts in zip(settlements, counted, strict=True):
+                if counts:
+                    self.books.ledger.add(settlement.outcome, settlement.reason, settlement.steps)
+
+        if settlements:
+            self._insist("settle rollouts", attempt)
+
+    def restore_stream(self) -> None:
+        """Make stream and group again where they are missing."""
+        with self._lock:
+            if ensure_group(self._client, self._keys):
+                self.books.stream_is_new = True
+
+    def _insist(self, what: str, action: Callable[[], T]) -> T:
+        """Repeat `action`, under the lock, while Redis is away or the keeper renews a wiped epoch."""
+
+        def locked() -> T:
+            with self._lock:
+                return action()
+
+        while True:
+            try:
+                return self._patience.call(what, locked)
+            except EpochMissingError as error:
+                if self._stop.requested:
+                    raise StoppedError(f"stopped while waiting to {what}") from error
+                self._stop.sleep(_POLL_S)
+
+    # What the keeper writes
+
+    def audit(self) -> Balance:
+        """Compare the stream's counters with the ledger; book what vanished; restore what was lost."""
+        with self._lock:
+            counters = read_counters(self._client, self._keys)
+            self.books.ledger.merge(counters.ledger)
+            balance = self.books.audit(counters.entries_added, counters.backlog)
+            if self.books.ledger.counts != counters.ledger:
+                self._writes.write_hash(self.epoch, self._keys.ledger, self.books.ledger.counts)
+            self.restore_stream()
+            return balance
+
+    def heal(self) -> None:
+        """Put back keys that were deleted, damaged or overwritten."""
+        with self._lock:
+            pipeline = self._client.pipeline(transaction=False)
+            pipeline.hmget(self._keys.weights, ["epoch", "version", "bytes", "sha256"])
+            pipeline.hstrlen(self._keys.weights, "blob")
+            pipeline.get(self._keys.spec)
+            pipeline.hgetall(self._keys.boots)
+            weights, blob_bytes, spec, boots = cast(list[Any], pipeline.execute(raise_on_error=False))
+            if self._last is not None and not self._is_last(weights, blob_bytes):
+                _log.warning("the weights key does not hold what was published; publishing again")
+                self._republish()
+            text = self._description.to_text()
+            if spec != text.encode():
+                self._writes.write_string(self.epoch, self._keys.spec, text)
+            self._heal_boots(parse_counts(boots))
+
+    def _is_last(self, fields: Any, blob_bytes: Any) -> bool:
+        if isinstance(fields, redis.RedisError) or isinstance(blob_bytes, redis.RedisError):
+            return False
+        last = self._last
+        expected = None if last is None else [str(last.epoch), str(last.version), str(blob_bytes)]
+        return expected == [None if x is None else x.decode(errors="replace") for x in fields[:3]]
+
+    def _republish(self) -> None:
+        if self._last is not None:
+            self._publish(replace(self._last, epoch=self.epoch, version=self.version + 1))
+
+    def _heal_boots(self, stored: Mapping[str, int]) -> None:
+        """Boot numbers never fall, or a restarted actor would play old episodes again."""
+        merged = {name: max(stored.get(name, 0), self.boots.get(name, 0)) for name in {*stored, *self.boots}}
+        if merged != stored:
+            self._writes.write_hash(self.epoch, self._keys.boots, merged)
+        self.boots = merged
+
+    def write_status(self, fields: Mapping[str, str | int | float]) -> None:
+        """Replace the status hash."""
+        with self._lock:
+            self._writes.write_hash(self.epoch, self._keys.status, fields)
+

@@ -1,0 +1,155 @@
+"""The whole learner in a file: written aside, flushed, read back, then renamed. The last k are kept.
+
+Plain values and tensors only, so `weights_only=True` loads it. A file of another run or spec, or
+one that lacks a part, is refused; a damaged newest one is skipped with a warning.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dppo_redis.errors import CheckpointError, ConfigurationError
+from dppo_redis.ledger import Books, Ledger
+from learner.intake import Marks
+from learner.ppo_update import PpoUpdate
+from learner.progress import Progress
+from learner.staleness import Lineage
+
+FORMAT = 1
+_PARTS = frozenset(
+    ("format", "run", "spec", "model", "optimizer", "minibatch_rng", "torch_rng", "progress", "epoch",
+     "version", "lineage", "marks", "ledger", "last_entries_added", "actor_boots")
+)  # fmt: skip
+_log = logging.getLogger("dppo")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a checkpoint holds besides network, optimiser and random states."""
+
+    progress: Progress
+    epoch: int
+    version: int
+    lineage: Lineage
+    marks: Marks
+    books: Books
+    actor_boots: Mapping[str, int]
+
+
+class Checkpoints:
+    """The checkpoints of one run in its directory."""
+
+    def __init__(self, directory: Path, run: str, spec: str, keep: int) -> None:
+        self.directory = directory
+        self._run = run
+        self._spec = spec
+        self._keep = keep
+
+    def save(self, ppo: PpoUpdate, snapshot: Snapshot) -> Path:
+        """Write a checkpoint; older ones beyond the last `keep` are deleted afterwards.
+
+        Raises:
+            CheckpointError: the disk refuses; the older files are untouched.
+        """
+        file = self.directory / f"checkpoint-{snapshot.progress.update:09d}.pt"
+        aside = file.with_suffix(".writing")
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with aside.open("wb") as stream:
+                torch.save(self._values(ppo, snapshot), stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+            torch.load(aside, weights_only=True)
+            aside.replace(file)
+            _flush_directory(self.directory)
+        except (OSError, RuntimeError) as error:
+            aside.unlink(missing_ok=True)
+            raise CheckpointError(f"cannot save {file}: {error}") from error
+        for old in self.files()[self._keep :]:
+            old.unlink(missing_ok=True)
+        return file
+
+    def files(self) -> list[Path]:
+        """All checkpoints, newest first."""
+        return sorted(self.directory.glob("checkpoint-*.pt"), reverse=True)
+
+    def restore(self, ppo: PpoUpdate) -> Snapshot | None:
+        """Load the newest usable checkpoint into `ppo`; None when there is no file at all.
+
+        Raises:
+            ConfigurationError: the files are of another run or spec.
+            CheckpointError: there are files, but none can be read.
+        """
+        files = self.files()
+        for file in files:
+            try:
+                values = self._read(file)
+            except CheckpointError as error:
+                _log.warning("%s; trying the one before", error)
+                continue
+            return self._load(values, ppo)
+        if files:
+            raise CheckpointError(f"none of the {len(files)} checkpoints in {self.directory} can be read")
+        return None
+
+    def _read(self, file: Path) -> dict[str, Any]:
+        try:
+            values = torch.load(file, weights_only=True, map_location="cpu")
+        except Exception as error:  # noqa: BLE001 a damaged archive raises anything
+            raise CheckpointError(f"{file.name} is damaged ({type(error).__name__})") from error
+        if not isinstance(values, dict) or set(values) != _PARTS or values["format"] != FORMAT:
+            raise CheckpointError(f"{file.name} is not a complete checkpoint of format {FORMAT}")
+        if values["run"] != self._run or values["spec"] != self._spec:
+            raise ConfigurationError(
+                f"{file} belongs to run {values['run']} with spec {values['spec']}; "
+                f"this is run {self._run} with spec {self._spec}"
+            )
+        return values
+
+    def _values(self, ppo: PpoUpdate, snapshot: Snapshot) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "run": self._run,
+            "spec": self._spec,
+            "model": ppo.model.state_dict(),
+            "optimizer": ppo.optimizer.state_dict(),
+            "minibatch_rng": ppo.generator.get_state(),
+            "torch_rng": torch.get_rng_state(),
+            "progress": snapshot.progress.to_dict(),
+            "epoch": snapshot.epoch,
+            "version": snapshot.version,
+            "lineage": [list(start) for start in snapshot.lineage.starts],
+            "marks": snapshot.marks.to_dict(),
+            "ledger": dict(snapshot.books.ledger.counts),
+            "last_entries_added": snapshot.books.last_entries_added,
+            "actor_boots": dict(snapshot.actor_boots),
+        }
+
+    @staticmethod
+    def _load(values: dict[str, Any], ppo: PpoUpdate) -> Snapshot:
+        ppo.model.load_state_dict(values["model"])
+        ppo.optimizer.load_state_dict(values["optimizer"])
+        ppo.generator.set_state(values["minibatch_rng"])
+        torch.set_rng_state(values["torch_rng"])
+        return Snapshot(
+            progress=Progress.from_dict(values["progress"]),
+            epoch=values["epoch"],
+            version=values["version"],
+            lineage=Lineage(tuple((epoch, update) for epoch, update in values["lineage"])),
+            marks=Marks(values["marks"]),
+            books=Books(Ledger(values["ledger"]), values["last_entries_added"]),
+            actor_boots=values["actor_boots"],
+        )
+
+
+def _flush_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,208 @@
+"""From stream entries to the rollouts of one batch: judge, unpack, check, count what is dropped.
+
+Judged from the plain fields before a payload is unpacked. No more is read than the batch needs and
+no update passes while one is gathered, so the judgement holds when the rollout is used.
+"""
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dppo_redis.errors import WireError
+from dppo_redis.ledger import Outcome, Settlement
+from dppo_redis.logs import Rarely
+from dppo_redis.pacing import batch_is_full
+from dppo_redis.rollout import Rollout, RolloutHeader, validate
+from dppo_redis.rollout_stream import Entry, parse_header
+from dppo_redis.spec import Spec
+from dppo_redis.wire import checksum, decode_rollout
+from learner.staleness import Lineage, Verdict, judge
+
+BLOCK_MS = 500  # a tenth of the socket timeout
+_MOST_ENTRIES = 256
+_READ_BYTES = 64 * 2**20
+_BOOTS_KEPT = 10_000
+_SILENCE_S = 30.0
+_log = logging.getLogger("dppo")
+
+
+class Entries(Protocol):
+    """Where entries come from."""
+
+    def read(self, count: int, block_ms: int) -> list[Entry]:
+        """Up to `count` entries, waiting at most `block_ms`."""
+        ...
+
+
+class Quarantine(Protocol):
+    """Where refused entries are kept for inspection."""
+
+    def __call__(self, entry: Entry, error: WireError) -> None:
+        """Keep the head of a refused entry."""
+        ...
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A rollout that will be trained on."""
+
+    entry_id: bytes
+    header: RolloutHeader
+    rollout: Rollout
+
+
+class Marks:
+    """The highest sequence number taken of each actor boot; bounded, oldest boot forgotten first.
+
+    One mark per boot is enough because an actor never sends seq k+1 while k is undecided.
+    """
+
+    def __init__(self, marks: dict[str, int] | None = None) -> None:
+        self._marks = OrderedDict(marks or {})
+
+    def is_duplicate(self, header: RolloutHeader) -> bool:
+        """Whether this rollout, or a later one of the same boot, was taken before."""
+        return header.seq <= self._marks.get(header.boot, 0)
+
+    def take(self, header: RolloutHeader) -> None:
+        """Remember that this rollout was taken."""
+        self._marks[header.boot] = header.seq
+        self._marks.move_to_end(header.boot)
+        if len(self._marks) > _BOOTS_KEPT:
+            self._marks.popitem(last=False)
+
+    def to_dict(self) -> dict[str, int]:
+        """Plain values for the checkpoint."""
+        return dict(self._marks)
+
+
+class Intake:
+    """Gathers the rollouts of the next batch."""
+
+    def __init__(
+        self,
+        entries: Entries,
+        spec: Spec,
+        settle: Callable[[Sequence[Settlement]], None],
+        quarantine: Quarantine,
+        batch_steps: int,
+        max_staleness: int,
+        planned_rows: int,
+    ) -> None:
+        self._entries = entries
+        self._spec = spec
+        self._digest = spec.digest()
+        self._settle = settle
+        self._quarantine = quarantine
+        self._batch_steps = batch_steps
+        self._max_staleness = max_staleness
+        self._last_rows = planned_rows
+        self._entry_bytes = 1.0
+        self._gathered: list[Accepted] = []
+        self._in_hand: set[bytes] = set()
+        self._alarm = _AllDropped()
+        self.marks = Marks()
+
+    def poll(self, learner_update: int, lineage: Lineage) -> list[Accepted] | None:
+        """Read once; the rollouts of a batch when it is full, else None."""
+        dropped = []
+        for entry in self._entries.read(self._wanted(), BLOCK_MS):
+            if entry.id in self._in_hand:
+                continue  # delivered again after a lost reply, while we hold it
+            settlement = self._consider(entry, learner_update, lineage)
+            if settlement is not None:
+                dropped.append(settlement)
+        self._settle(dropped)
+        self._alarm.look(len(dropped), bool(self._gathered))
+        if not batch_is_full(self._rows(), self._last_rows, self._batch_steps):
+            return None
+        batch, self._gathered = self._gathered, []
+        return batch
+
+    def settled(self, batch: Sequence[Accepted]) -> None:
+        """The batch is settled; its entries will not be delivered again."""
+        self._in_hand.difference_update(accepted.entry_id for accepted in batch)
+
+    def _rows(self) -> int:
+        return sum(accepted.header.steps for accepted in self._gathered)
+
+    def _wanted(self) -> int:
+        """Entries still missing for the batch, bounded in number and in bytes."""
+        missing = -(-(self._batch_steps - self._rows()) // max(1, self._last_rows))
+        by_bytes = int(_READ_BYTES / self._entry_bytes)
+        return max(1, min(missing, by_bytes, _MOST_ENTRIES))
+
+    def _consider(self, entry: Entry, learner_update: int, lineage: Lineage) -> Settlement | None:
+        """Take an entry into the batch, or say how it is settled instead."""
+        if not entry.fields:  # trimmed after it was delivered: the audit counts it as lost
+            return Settlement(entry.id, Outcome.LOST)
+        steps = 0
+        try:
+            header = parse_header(entry)
+            self._check_header(header)
+            steps = header.steps
+            if self.marks.is_duplicate(header):
+                return Settlement(entry.id, Outcome.DUPLICATE, steps=steps)
+            verdict = judge(
+                header.epoch,
+                header.update,
+                lineage=lineage,
+                learner_update=learner_update,
+                max_staleness=self._max_staleness,
+            )
+            if verdict is Verdict.STALE:
+                self.marks.take(header)
+                return Settlement(entry.id, Outcome.STALE, steps=steps)
+            if verdict is not Verdict.FRESH:
+                self.marks.take(header)
+                return Settlement(entry.id, Outcome.REFUSED, verdict.value, steps)
+            self._take(entry, header)
+        except WireError as error:
+            self._quarantine(entry, error)
+            return Settlement(entry.id, Outcome.REFUSED, error.reason)
+        return None
+
+    def _check_header(self, header: RolloutHeader) -> None:
+        if header.spec != self._digest:
+            raise WireError("spec", f"spec {header.spec}, this run has {self._digest}")
+
+    def _take(self, entry: Entry, header: RolloutHeader) -> None:
+        payload = entry.fields.get(b"payload")
+        if payload is None:
+            raise WireError("header", "no field payload")
+        if checksum(payload) != header.crc:
+            raise WireError("crc", "the payload does not match its crc")
+        rollout = decode_rollout(payload)
+        validate(rollout, self._spec)
+        if rollout.steps != header.steps or header.steps == 0:
+            raise WireError("header", f"{header.steps} steps claimed, {rollout.steps} valid rows")
+        self.marks.take(header)
+        self._in_hand.add(entry.id)
+        self._gathered.append(Accepted(entry.id, header, rollout))
+        self._last_rows = header.steps
+        self._entry_bytes = max(self._entry_bytes * 0.9, float(len(payload)))
+
+
+class _AllDropped:
+    """Says loudly when nothing but drops has come for a while."""
+
+    def __init__(self) -> None:
+        self._last_good = time.monotonic()
+        self._dropped = 0
+        self._rarely = Rarely()
+
+    def look(self, dropped: int, gathered: bool) -> None:
+        if gathered:
+            self._last_good, self._dropped = time.monotonic(), 0
+            return
+        self._dropped += dropped
+        silence_s = time.monotonic() - self._last_good
+        if dropped and silence_s > _SILENCE_S and self._rarely.due():
+            _log.error(
+                "all %d rollouts of the last %.0f s were dropped; see the ledger for the reasons",
+                self._dropped,
+                silence_s,
+            )

@@ -1,0 +1,116 @@
+"""The keeper: one thread that keeps a run alive while an update or a save takes long.
+
+Each second: renew the lease, put back what is missing, audit the books, write `:status`. It has
+its own connection and never ends the process itself; the loop asks `check()`.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+import redis
+
+from dppo_redis.errors import ConfigurationError, DppoError, FencedError
+from dppo_redis.fenced_writes import EpochMissingError
+from dppo_redis.logs import Rarely
+from dppo_redis.pacing import backlog_high
+from dppo_redis.redis_client import TransientError, translated
+from dppo_redis.registry import Registry
+from dppo_redis.run_store import RunStore
+from learner.authority import Authority
+
+PERIOD_S = 1.0
+Fields = Mapping[str, str | int | float]
+_log = logging.getLogger("dppo")
+
+
+class Keeper:
+    """Runs beside the loop, from `start` until `close`."""
+
+    def __init__(
+        self,
+        authority: Authority,
+        store: RunStore,
+        registry: Registry,
+        status: Callable[[], Fields],
+        rollouts_per_update: int,
+        max_staleness: int,
+    ) -> None:
+        self._authority = authority
+        self._store = store
+        self._registry = registry
+        self._status = status
+        self._rollouts_per_update = rollouts_per_update
+        self._max_staleness = max_staleness
+        self._failure: DppoError | None = None
+        self._closing = threading.Event()
+        self._rarely = Rarely()
+        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+
+    def start(self) -> None:
+        """Look once, then go on in the background."""
+        self.tick()
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise what ended the keeper: FencedError, or ConfigurationError where Redis refuses."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Stop the thread; the caller ticks once more for the final numbers."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2 * PERIOD_S)
+
+    def _run(self) -> None:
+        while not self._closing.wait(PERIOD_S):
+            try:
+                self.tick()
+            except TransientError as error:
+                if self._rarely.due():
+                    _log.warning("the keeper waits for Redis: %s", error)
+            except EpochMissingError:
+                continue  # wiped since the renewal: the next round takes a new epoch
+            except (FencedError, ConfigurationError) as error:
+                self._failure = error
+                return
+
+    def tick(self) -> None:
+        """One round of everything."""
+        with translated():
+            fields = self._status()
+            self._authority.renew(int(fields["update"]))
+            self._authority.heal()
+            balance = self._authority.audit()
+            living = self._registry.living()
+            self._registry.forget_dead(living)
+            high = max(1, backlog_high(self._rollouts_per_update, len(living), self._max_staleness))
+            self._write_control(high)
+            ledger = self._authority.books.ledger
+            self._authority.write_status(
+                {
+                    **fields,
+                    "env_steps": ledger.env_steps,
+                    "epoch": self._authority.epoch,
+                    "version": self._authority.version,
+                    "learner": self._authority.owner,
+                    "actors": len(living),
+                    "backlog_high": high,
+                    "entries_added": balance.entries_added,
+                    "backlog": balance.backlog,
+                    "imbalance": balance.imbalance,
+                    "time": round(time.time(), 1),
+                }
+            )
+
+    def _write_control(self, high: int) -> None:
+        try:
+            self._store.set_backlog_high(high)
+        except redis.exceptions.OutOfMemoryError:
+            return  # actors go on with the mark they have
+        except redis.ResponseError as error:
+            if "WRONGTYPE" not in str(error):
+                raise
+            self._store.clear_control()

@@ -1,0 +1,240 @@
+"""The learner's loop: batch in, update, publish, settle. Each rule has its own module.
+
+Publishing comes before settling, so that an actor that waits for room finds the new weights.
+"""
+
+import logging
+import time
+from dataclasses import dataclass
+
+import torch
+
+from dppo_redis.config import RunConfig
+from dppo_redis.errors import CheckpointError
+from dppo_redis.ledger import Outcome, Settlement
+from dppo_redis.logs import Rarely
+from dppo_redis.redis_client import Patience, TransientError, translated
+from dppo_redis.registry import Registry
+from dppo_redis.run_store import PAUSE, STOP, Evaluation, RunStore
+from dppo_redis.shutdown import StopRequest
+from learner.authority import Authority
+from learner.batch import stack
+from learner.checkpoint import Checkpoints, Snapshot
+from learner.goal import Finished, Goal, judge_goal
+from learner.intake import Accepted, Intake
+from learner.keeper import Fields, Keeper
+from learner.metrics import MetricsFiles, make_record
+from learner.ppo_update import PpoUpdate, UpdateReport
+from learner.progress import Progress
+
+_log = logging.getLogger("dppo")
+
+
+@dataclass
+class Learner:
+    """Everything the loop uses; built in `__main__.py`."""
+
+    config: RunConfig
+    ppo: PpoUpdate
+    progress: Progress
+    authority: Authority
+    intake: Intake
+    store: RunStore
+    registry: Registry
+    checkpoints: Checkpoints
+    metrics: MetricsFiles
+    patience: Patience
+    stop: StopRequest
+
+    def __post_init__(self) -> None:
+        self.goal = Goal(self.config.env_steps, self.config.target_return, self.config.target_on)
+        self.finished: Finished | None = None
+        self.published_update = -1
+        self.evaluation: Evaluation | None = None
+        self.train_began: float | None = None  # monotonic; None before the first rollout
+        self.train_s_before = self.progress.train_s
+        self.saved_at = time.monotonic()
+        self.checkpoint_update = -1
+        self.save_failures = 0
+        self.waited_s = 0.0
+        self.wait_share = 0.0
+        self.rarely = Rarely()
+
+    def run(self, keeper: Keeper) -> None:
+        """Train until the goal is reached, a stop is asked for, or another learner leads."""
+        self.publish()
+        self.save()
+        while self.finished is None and not self.stop.requested:
+            keeper.check()
+            if not self._may_train():
+                continue
+            batch = self._poll()
+            if batch is not None:
+                self._train(batch)
+            self._judge()
+        if self.finished is not None:
+            self._finish(self.finished)
+
+    def _may_train(self) -> bool:
+        """Follow the operator's wish; looks at the newest evaluation in passing."""
+        control = self.patience.call("read control", self.store.control)
+        self.evaluation = self.patience.call("read the evaluation", self.store.evaluation)
+        if control.state == STOP:
+            self.stop.request()
+            return False
+        if control.state == PAUSE:
+            self.stop.sleep(0.2)
+            return False
+        return True
+
+    def _poll(self) -> list[Accepted] | None:
+        started = time.monotonic()
+        try:
+            with translated():
+                batch = self.intake.poll(self.progress.update, self.authority.lineage)
+        except TransientError as error:
+            if self.rarely.due():
+                _log.warning("waiting for Redis: %s", error)
+            self.stop.sleep(0.2)
+            return None
+        if self.train_began is not None:
+            self.waited_s += time.monotonic() - started
+        elif batch is not None:
+            self.train_began = started
+        return batch
+
+    def _train(self, accepted: list[Accepted]) -> None:
+        started = time.monotonic()
+        staleness = [self.progress.update - a.header.update for a in accepted]
+        batch = stack([a.rollout for a in accepted])
+        report = self.ppo.update(batch, self.progress.trained_steps / self.config.env_steps)
+        self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist())
+        env_steps = self.authority.books.ledger.env_steps + batch.steps
+        if self.progress.update % self.config.publish_every == 0:
+            self.publish(env_steps)
+        self.authority.settle(
+            [Settlement(a.entry_id, Outcome.TRAINED, steps=a.header.steps) for a in accepted]
+        )
+        self.intake.settled(accepted)
+        self._record(report, staleness, time.monotonic() - started)
+        if time.monotonic() - self.saved_at >= self.config.checkpoint.interval_s:
+            self.save()
+
+    def publish(self, env_steps: int | None = None) -> None:
+        """Publish the present weights."""
+        self.authority.publish(
+            self.ppo.model.acting_arrays(),
+            self.progress.update,
+            self.progress.trained_steps,
+            self.authority.books.ledger.env_steps if env_steps is None else env_steps,
+        )
+        self.published_update = self.progress.update
+
+    def save(self) -> None:
+        """Write a checkpoint; a full disk is reported and tried again later."""
+        self._advance_clock()
+        snapshot = Snapshot(
+            progress=self.progress,
+            epoch=self.authority.epoch,
+            version=self.authority.version,
+            lineage=self.authority.lineage,
+            marks=self.intake.marks,
+            books=self.authority.books,
+            actor_boots=self.authority.boots,
+        )
+        self.saved_at = time.monotonic()
+        try:
+            self.checkpoints.save(self.ppo, snapshot)
+            self.checkpoint_update = self.progress.update
+        except CheckpointError as error:
+            self.save_failures += 1
+            _log.error("%s; training goes on, saving is tried again", error)
+
+    def _advance_clock(self) -> None:
+        if self.train_began is not None:
+            self.progress.train_s = self.train_s_before + time.monotonic() - self.train_began
+
+    def _record(self, report: UpdateReport, staleness: list[int], update_s: float) -> None:
+        self._advance_clock()
+        total_s = self.waited_s + update_s
+        self.wait_share += 0.05 * (self.waited_s / total_s - self.wait_share) if total_s else 0.0
+        evaluation = self.evaluation
+        record = make_record(
+            report,
+            update=self.progress.update,
+            trained_steps=self.progress.trained_steps,
+            env_steps=self.authority.books.ledger.env_steps,
+            train_s=round(self.progress.train_s, 3),
+            return_mean=self.progress.return_mean,
+            episodes=self.progress.episodes,
+            evaluation_return=evaluation.return_mean if evaluation else None,
+            evaluation_steps=evaluation.env_steps if evaluation else None,
+            staleness_mean=sum(staleness) / len(staleness),
+            staleness_max=max(staleness),
+            version=self.authority.version,
+            wait_s=self.waited_s,
+            update_s=update_s,
+        )
+        self.waited_s = 0.0
+        self.metrics.write(record)
+        self.last_record = record
+
+    def _judge(self) -> None:
+        evaluation = self.evaluation
+        self.finished = judge_goal(
+            self.goal,
+            self.progress,
+            self.authority.books.ledger.env_steps,
+            evaluation.return_mean if evaluation else None,
+            evaluation.env_steps if evaluation else None,
+        )
+
+    def _finish(self, finished: Finished) -> None:
+        _log.info("done (%s) at update %d", finished.reason, self.progress.update)
+        self.progress.target_step = finished.target_step
+        if self.published_update != self.progress.update:
+            self.publish()
+        self.patience.call(
+            "end the run", lambda: self.store.set_state(STOP, finished.reason, finished.target_step)
+        )
+
+    def hand_back(self, keeper: Keeper) -> None:
+        """Write the last status and hand the lease back, if Redis is there."""
+        keeper.close()
+        try:
+            with translated():
+                keeper.tick()
+                self.authority.release()
+        except TransientError as error:
+            _log.warning("left without handing the lease back: %s", error)
+
+    def status(self) -> Fields:
+        """The status hash, as far as the loop knows it; the keeper calls this from its thread."""
+        progress = self.progress
+        return_mean = progress.return_mean
+        target = self.config.target_return
+        return {
+            "state": "finished" if self.finished else "training" if self.train_began else "waiting",
+            "update": progress.update,
+            "trained_steps": progress.trained_steps,
+            "budget_steps": self.config.env_steps,
+            "target_return": "" if target is None else target,
+            "train_s": round(progress.train_s, 3),
+            "steps_per_s": round(progress.steps_per_s(), 1),
+            "return_mean": "" if return_mean is None else round(return_mean, 3),
+            "episodes": progress.episodes,
+            "staleness_mean": round(progress.staleness_mean, 4),
+            "staleness_max": progress.staleness_max,
+            "staleness_limit": self.config.max_staleness,
+            "learner_wait_share": round(self.wait_share, 3),
+            "checkpoint_update": self.checkpoint_update,
+            "save_failures": self.save_failures,
+            "device": str(self.ppo.device),
+        }
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` takes the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)

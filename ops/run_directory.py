@@ -1,0 +1,129 @@
+"""The directory of a run: names that do not clash, what may be overwritten, what is in it."""
+
+import json
+import os
+import secrets
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import tomli_w
+
+from dppo_redis.config import RunConfig
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.keys import check_run_name
+
+RUNS = Path("runs")
+CONFIG = "config.toml"
+IDENTITY = "run.json"
+SUMMARY = "summary.json"
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """A prepared directory and the name of the run in it."""
+
+    run: str
+    path: Path
+
+
+def default_run_name(config: RunConfig) -> str:
+    """Unique: environment, seed, time, and a few random digits for two starts in one second."""
+    env = "".join(c if c.isalnum() or c in "._-" else "-" for c in config.env_id).strip("-._")
+    moment = time.strftime("%Y%m%d-%H%M%S")
+    return f"{env[:60]}-s{config.seed}-{moment}-{secrets.token_hex(2)}"
+
+
+def run_in(directory: Path) -> str | None:
+    """Name of the run that a directory holds; None when it holds none."""
+    file = directory / IDENTITY
+    try:
+        return check_run_name(json.loads(file.read_text(encoding="utf-8"))["run"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise ConfigurationError(f"{file} is unreadable: {error}") from error
+
+
+def choose(config: RunConfig, run: str | None, directory: Path | None, resume: bool) -> RunDirectory:
+    """Settle on a name and a directory; nothing is written.
+
+    Raises:
+        ConfigurationError: a bad name, or nothing to resume.
+    """
+    if resume:
+        return _choose_to_resume(run, directory)
+    name = check_run_name(run) if run else default_run_name(config)
+    return RunDirectory(name, (directory or RUNS / name).absolute())
+
+
+def _choose_to_resume(run: str | None, directory: Path | None) -> RunDirectory:
+    if run is None and directory is None:
+        raise ConfigurationError("--resume needs --run-dir DIR or --run NAME")
+    path = (directory or RUNS / check_run_name(run or "")).absolute()
+    found = run_in(path)
+    if found is None:
+        raise ConfigurationError(f"{path} holds no run to resume")
+    if run is not None and run != found:
+        raise ConfigurationError(f"{path} holds run {found}, not {run}")
+    return RunDirectory(found, path)
+
+
+def prepare(directory: RunDirectory, config: RunConfig, *, resume: bool, overwrite: bool) -> None:
+    """Create the directory and write the configuration into it.
+
+    Raises:
+        ConfigurationError: it holds another run or foreign files, or cannot be written.
+    """
+    path = directory.path
+    try:
+        if not resume:
+            _make_room(path, overwrite)
+        path.mkdir(parents=True, exist_ok=True)
+        _write(path / CONFIG, tomli_w.dumps(to_toml(config)))
+        _write(path / IDENTITY, json.dumps({"run": directory.run}) + "\n")
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot write the run directory {path}: {error.strerror}: choose another --run-dir"
+        ) from error
+
+
+def _make_room(path: Path, overwrite: bool) -> None:
+    if not path.exists() or not any(path.iterdir()):
+        return
+    found = run_in(path)
+    if found is None:
+        raise ConfigurationError(f"{path} holds files that are not a run's: choose another --run-dir")
+    if not overwrite:
+        raise ConfigurationError(f"{path} holds run {found}: pass --resume, --overwrite or another --run-dir")
+    shutil.rmtree(path)
+
+
+def _write(file: Path, text: str) -> None:
+    aside = file.with_name(file.name + ".writing")
+    with aside.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    aside.replace(file)
+
+
+def to_toml(config: RunConfig) -> dict[str, object]:
+    """All knobs as TOML values; what is not set is left out, as TOML has no null."""
+    values: dict[str, object] = config.model_dump(exclude_none=True)
+    sections = {
+        name: {knob: _toml(x) for knob, x in section.items()}
+        for name, section in values.items()
+        if isinstance(section, dict)
+    }
+    return {**{name: _toml(x) for name, x in values.items() if name not in sections}, **sections}
+
+
+def _toml(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def write_summary(path: Path, summary: dict[str, object]) -> None:
+    """Keep the summary beside the other artefacts."""
+    _write(path / SUMMARY, json.dumps(summary, indent=2) + "\n")

@@ -1,0 +1,233 @@
+"""How a run looks: the live panel in a terminal, one plain line elsewhere, tables at start and end."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from dppo_redis.config import RunConfig
+from dppo_redis.pacing import Derived
+from ops.status import RunStatus
+
+_LINE_PERIOD_S = 2.0
+_STALE_STATUS_S = 5.0
+_ACTORS_SHOWN = 12
+
+
+def derived_table(config: RunConfig, derived: Derived, *, serial: bool = False) -> Table:
+    """The numbers that follow from the configuration."""
+    table = Table(title=f"{config.env_id}, seed {config.seed}", show_header=False, title_justify="left")
+    rows: list[tuple[str, str]] = [
+        ("samples per update", f"{derived.samples_per_update:,}"),
+        ("gradient steps per update", f"{derived.gradient_steps_per_update} ({derived.update_epochs} passes)"),
+        ("rollout", f"{derived.rollout_steps} steps x {config.envs_per_actor} environments"),
+    ]
+    if not serial:
+        rows += [
+            ("rollouts per update", f"{derived.rollouts_per_update} from {config.actors} actors"),
+            ("bytes per rollout", f"{derived.rollout_bytes:,}"),
+            ("expected lag", f"{derived.expected_lag:.1f} updates (limit {config.max_staleness})"),
+            ("actors wait at a backlog of", f"{derived.backlog_high} rollouts"),
+        ]
+    for name, value in rows:
+        table.add_row(name, value)
+    return table
+
+
+def render(status: RunStatus) -> RenderableType:
+    """The panel of a running system."""
+    facts = Table.grid(padding=(0, 2))
+    for name, value in _facts(status):
+        facts.add_row(Text(name, style="bold"), value)
+    parts: list[RenderableType] = [_progress(status), facts]
+    if status.actors:
+        parts.append(_actor_table(status))
+    title = f"dppo_redis · {status.run} · {_headline(status)}"
+    return Panel(Group(*parts), title=title, title_align="left")
+
+
+def _headline(status: RunStatus) -> str:
+    if status.control.state != "run":
+        return f"{status.control.state} {status.control.reason}".strip()
+    if status.age_s is None:
+        return "waiting for the learner"
+    if status.age_s > _STALE_STATUS_S:
+        return f"the learner has been silent for {status.age_s:.0f} s"
+    return status.text("state")
+
+
+def _progress(status: RunStatus) -> RenderableType:
+    steps, budget = status.integer("trained_steps"), max(1, status.integer("budget_steps"))
+    rate = status.number("steps_per_s")
+    eta = f"at most {_duration((budget - steps) / rate)} left" if rate and budget > steps else ""
+    bar = Table.grid(padding=(0, 1))
+    bar.add_row(
+        ProgressBar(total=budget, completed=min(steps, budget), width=40),
+        f"{steps:,} / {budget:,} steps",
+        f"{rate:,.0f} steps/s",
+        eta,
+    )
+    return bar
+
+
+def _facts(status: RunStatus) -> list[tuple[str, str]]:
+    evaluation = status.evaluation
+    target = status.text("target_return")
+    played = (
+        "none yet"
+        if evaluation is None
+        else f"{evaluation.return_mean:.1f} ± {evaluation.return_std:.1f} over {evaluation.episodes} greedy "
+        f"episodes, version {evaluation.version} ({evaluation.env_steps:,} steps)"
+    )
+    drops = ", ".join(f"{name} {count}" for name, count in drops_of(status)) or "none"
+    return [
+        ("return", f"{status.text('return_mean')} over the last 100 of {status.integer('episodes'):,} episodes"),
+        ("evaluation", f"{played}; target {target}"),
+        ("update", f"{status.integer('update'):,}, weights version {status.integer('version'):,}, "
+                   f"epoch {status.integer('epoch')}, {status.text('device')}"),
+        ("staleness", f"mean {status.number('staleness_mean'):.2f}, max {status.integer('staleness_max')}, "
+                      f"limit {status.integer('staleness_limit')} updates"),
+        ("backlog", f"{status.integer('backlog')} rollouts (actors wait at {status.integer('backlog_high')})"),
+        ("rollouts", f"{status.integer('entries_added'):,} produced, dropped: {drops}, "
+                     f"imbalance {status.integer('imbalance')}"),
+        ("actors", f"{len(status.actors)} alive; the learner waits {100 * status.number('learner_wait_share'):.0f} % "
+                   "of its time"),
+    ]  # fmt: skip
+
+
+def drops_of(status: RunStatus) -> list[tuple[str, int]]:
+    """(outcome or outcome:reason, rollouts) of everything not trained on."""
+    reasons = dict(status.ledger.reasons())
+    plain = {
+        name: status.ledger.counts[name]
+        for name in ("stale", "duplicate", "refused", "lost")
+        if status.ledger.counts.get(name) and not any(key.startswith(f"{name}:") for key in reasons)
+    }
+    return [*plain.items(), *reasons.items()]
+
+
+def _actor_table(status: RunStatus) -> Table:
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    for column in ("actor", "host", "steps/s", "version", "pushed", "waiting", "boot", "last error"):
+        table.add_column(column)
+    for slot, report in list(status.actors.items())[:_ACTORS_SHOWN]:
+        table.add_row(
+            str(slot),
+            report.get("host", "-"),
+            report.get("fps", "-"),
+            report.get("version", "-"),
+            report.get("pushes", "-"),
+            f"{100 * float(report.get('wait_share') or 0):.0f} %",
+            report.get("boot", "-"),
+            report.get("last_error", "")[:60],
+        )
+    if len(status.actors) > _ACTORS_SHOWN:
+        table.add_row(f"and {len(status.actors) - _ACTORS_SHOWN} more")
+    return table
+
+
+def plain_line(status: RunStatus) -> str:
+    """One line for a log or a pipe."""
+    evaluation = status.evaluation
+    return (
+        f"{_headline(status)}: {status.integer('trained_steps')}/{status.integer('budget_steps')} steps, "
+        f"{status.number('steps_per_s'):.0f}/s, update {status.integer('update')}, "
+        f"version {status.integer('version')}, return {status.text('return_mean')}, "
+        f"evaluation {f'{evaluation.return_mean:.1f}' if evaluation else '-'}, "
+        f"staleness {status.number('staleness_mean'):.2f} (max {status.integer('staleness_max')}, "
+        f"limit {status.integer('staleness_limit')}), backlog {status.integer('backlog')}, "
+        f"dropped {status.dropped}, actors {len(status.actors)}"
+    )
+
+
+class Screen:
+    """Where progress goes: a live panel on a terminal, else a plain line every two seconds."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.console = Console(file=stream)
+        self._live = (
+            Live(console=self.console, refresh_per_second=4, transient=False)
+            if self.console.is_terminal
+            else None
+        )
+        self._next_line = 0.0
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, status: RunStatus, *, last: bool = False) -> None:
+        """Show the present state."""
+        if self._live is not None:
+            self._live.update(render(status))
+        elif last or time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + _LINE_PERIOD_S
+            self.say(plain_line(status))
+
+    def say(self, line: str) -> None:
+        """Print one plain line."""
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def print(self, renderable: RenderableType) -> None:
+        """Print a table."""
+        self.console.print(renderable)
+
+
+def summary_table(summary: dict[str, Any]) -> Table:
+    """What a finished run came to."""
+    table = Table(title="summary", show_header=False, title_justify="left")
+    for name, value in _summary_rows(summary):
+        table.add_row(name, value)
+    return table
+
+
+def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    target = f" at {summary['target_step']:,} steps" if summary["target_step"] is not None else ""
+    rows = [
+        ("ended", f"{summary['reason']}{target}"),
+        ("evaluation", f"{_number(summary['return_mean'])} over {summary['return_episodes']} greedy episodes"),
+        ("training return", f"{_number(summary['train_return_mean'])} over the last 100 episodes"),
+        ("steps", f"{summary['env_steps']:,} sampled, {summary['trained_steps']:,} trained on"),
+        ("time", f"{summary['train_s']:.1f} s training, {summary['wall_s']:.1f} s in all"),
+        ("speed", f"{summary['steps_per_s']:,.0f} steps/s"),
+    ]
+    if "ledger" in summary:
+        staleness, ledger = summary["staleness"], summary["ledger"]
+        drops = " + ".join(f"{ledger[name]} {name}" for name in ("stale", "duplicate", "refused", "lost"))
+        rows += [
+            ("updates", f"{summary['updates']:,}, weights version {summary['version']:,}"),
+            ("staleness", f"mean {staleness['mean']:.2f}, max {staleness['max']}, limit {staleness['limit']}"),
+            ("books", f"{ledger['entries_added']:,} rollouts = {ledger['trained']:,} trained + {drops} "
+                      f"+ {ledger['backlog']} left (imbalance {ledger['imbalance']})"),
+        ]  # fmt: skip
+    else:
+        rows.append(("updates", f"{summary['updates']:,}"))
+    rows.append(("artefacts", str(summary["run_dir"])))
+    return rows
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def progress_stream(json: bool) -> TextIO:
+    """With --json standard output is for the one object alone."""
+    return sys.stderr if json else sys.stdout

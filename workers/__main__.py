@@ -1,0 +1,139 @@
+"""`python -m workers`: an actor. It joins with a Redis URL and a run name, and leaves at any moment."""
+
+import logging
+import secrets
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import tyro
+
+from dppo_redis.environments import inspect, make_vector
+from dppo_redis.errors import ConfigurationError, ExitStatus, StoppedError
+from dppo_redis.keys import RunKeys
+from dppo_redis.logs import Rarely, configure
+from dppo_redis.redis_client import Patience, TransientError, connect, find_url, translated
+from dppo_redis.registry import Registry
+from dppo_redis.rollout_stream import RolloutProducer
+from dppo_redis.run_store import STOP, RunStore
+from dppo_redis.shutdown import StopRequest, run_service
+from dppo_redis.spec import RunDescription, Spec
+from dppo_redis.weight_store import WeightStore
+from workers.collect import Collector
+from workers.envs import Environments
+from workers.loop import Actor, ActorStats
+from workers.seeding import actor_seeds
+
+_log = logging.getLogger("dppo")
+
+
+@dataclass(frozen=True)
+class ActorOptions:
+    """Sample environments for a run; needs only its Redis URL and name."""
+
+    run: str
+    """Name of the run to join"""
+    redis: str | None = None
+    """Redis URL; default: the environment variable DPPO_REDIS_URL"""
+    envs_per_actor: int | None = None
+    """Environments stepped together; default: what the run plans"""
+    slot: int | None = None
+    """Number of this actor in the fleet; default: the next free one"""
+
+
+def wait_for_description(store: RunStore, patience: Patience, stop: StopRequest) -> RunDescription | None:
+    """What the run's learner published; waits until there is one, None when the run is over.
+
+    Raises:
+        ConfigurationError: the run speaks another release's wire schema.
+    """
+    rarely = Rarely()
+    while not stop.requested:
+        description = patience.call("read the spec", store.description)
+        if description is not None:
+            return description
+        if rarely.due():
+            _log.info("waiting for the learner of run %s", store.keys.run)
+        stop.sleep(0.2)
+    return None
+
+
+def check_environment(spec: Spec) -> None:
+    """Compare this machine's environment with the run's spec.
+
+    Raises:
+        ConfigurationError: they differ; the message says in what.
+    """
+    spaces = inspect(spec.env_id, spec.env_kwargs)
+    mine = Spec(**{**vars(spec), "observation": spaces.observation, "action": spaces.action})
+    differences = mine.differences(spec)
+    if differences:
+        raise ConfigurationError(
+            f"{spec.env_id} here is not the run's environment ({'; '.join(differences)}): "
+            "install the same versions as the learner's machine"
+        )
+
+
+def _serve(options: ActorOptions, stop: StopRequest) -> ExitStatus:
+    client = connect(find_url(options.redis), f"dppo-actor-{options.run}")
+    keys = RunKeys(options.run)
+    patience = Patience(stop)
+    store = RunStore(client, keys)
+    description = wait_for_description(store, patience, stop)
+    if description is None or patience.call("read control", store.control).state == STOP:
+        _log.info("run %s is over", options.run)
+        return ExitStatus.DONE
+    check_environment(description.spec)
+    registry = Registry(client, keys)
+    slot, boot = patience.call("join", lambda: registry.join(options.slot))
+    _log.info("actor %d, boot %d, of run %s", slot, boot, options.run)
+    actor = Actor(
+        description=description,
+        boot_id=secrets.token_hex(8),
+        stats=ActorStats(slot, boot),
+        build_collector=partial(_collector, description, options.envs_per_actor, slot, boot),
+        producer=RolloutProducer(client, keys, stop),
+        weights=WeightStore(client, keys),
+        registry=registry,
+        store=store,
+        patience=patience,
+        stop=stop,
+    )
+    try:
+        actor.run()
+    except StoppedError as error:
+        _log.info("%s", error)
+    finally:
+        _leave(registry, slot)
+    return ExitStatus.DONE
+
+
+def _collector(
+    description: RunDescription, envs_per_actor: int | None, slot: int, boot: int, builds: int
+) -> Collector:
+    """Environments and buffers; rebuilt environments play other episodes than the broken ones."""
+    spec, join = description.spec, description.join
+    count = envs_per_actor or join.envs_per_actor
+    seeds = actor_seeds(join.seed, slot, boot, count, builds)
+    vector = make_vector(spec.env_id, spec.env_kwargs, count, join.vectorization)
+    return Collector(Environments(vector, seeds.environments), spec, seeds)
+
+
+def _leave(registry: Registry, slot: int) -> None:
+    try:
+        with translated():
+            registry.leave(slot)
+    except (TransientError, ConfigurationError) as error:
+        _log.info("left without deregistering: %s", error)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    options = tyro.cli(ActorOptions, args=argv, prog="dppo-redis actor")
+    configure("actor")
+    return run_service(partial(_serve, options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,230 @@
+"""The evaluator: greedy episodes with published weights, at low priority. `python -m workers.evaluate`.
+
+Plays in environments of its own, one episode in each, so that short episodes count no more than
+long ones. Writes results to Redis and keeps the best policy in the run directory.
+"""
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import tyro
+
+from dppo_redis.acting import ActingPolicy
+from dppo_redis.environments import make_vector
+from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, ExitStatus, StoppedError, WireError
+from dppo_redis.keys import RunKeys
+from dppo_redis.logs import configure
+from dppo_redis.redis_client import Patience, connect, find_url
+from dppo_redis.run_store import STOP, Evaluation, RunStore
+from dppo_redis.shutdown import StopRequest, run_service
+from dppo_redis.spec import RunDescription
+from dppo_redis.weight_store import WeightStore
+from dppo_redis.wire import encode_weights
+from workers.__main__ import wait_for_description
+from workers.envs import Environments
+from workers.seeding import evaluation_seeds
+
+BEST_POLICY = "best_policy.msgpack"
+BEST_EVALUATION = "best_evaluation.json"
+_MOST_AT_ONCE = 64
+_POLL_S = 0.05
+_NICENESS = 10
+_log = logging.getLogger("dppo")
+
+
+@dataclass(frozen=True)
+class EvaluatorOptions:
+    """Evaluate the newest weights of a run, again and again."""
+
+    run: str
+    """Name of the run"""
+    redis: str | None = None
+    """Redis URL; default: the environment variable DPPO_REDIS_URL"""
+    run_dir: Path | None = None
+    """Where the best policy is kept; default: nowhere"""
+
+
+@dataclass(frozen=True)
+class Played:
+    """Greedy episodes; one entry each."""
+
+    returns: list[float]
+    lengths: list[int]
+
+
+def play(
+    policy: ActingPolicy, description: RunDescription, episodes: int, start: int, stop: StopRequest
+) -> Played:
+    """Play whole greedy episodes, one per environment.
+
+    Raises:
+        StoppedError: a stop was requested meanwhile.
+        EnvironmentBrokenError: the environment raised.
+    """
+    spec = description.spec
+    seeds = evaluation_seeds(description.join.seed, start, episodes)
+    played = Played([], [])
+    for first in range(0, episodes, _MOST_AT_ONCE):
+        some = seeds[first : first + _MOST_AT_ONCE]
+        vector = make_vector(spec.env_id, spec.env_kwargs, len(some), description.join.vectorization)
+        environments = Environments(vector, some)
+        try:
+            _play_one_each(policy, environments, played, stop)
+        finally:
+            environments.close()
+    return played
+
+
+def _play_one_each(
+    policy: ActingPolicy, environments: Environments, played: Played, stop: StopRequest
+) -> None:
+    observations = environments.reset()
+    running = np.ones(environments.count, dtype=np.bool_)
+    returns = np.zeros(environments.count)
+    lengths = np.zeros(environments.count, dtype=np.int64)
+    while running.any():
+        if stop.requested:
+            raise StoppedError("stopped during an evaluation")
+        step = environments.step(policy.action.to_environment(policy.greedy(observations)))
+        observations = step.observations
+        returns[running] += step.rewards[running]
+        lengths[running] += 1
+        running &= ~(step.terminated | step.truncated)
+    played.returns.extend(returns.tolist())
+    played.lengths.extend(lengths.tolist())
+
+
+@dataclass
+class Evaluator:
+    """Everything the loop uses."""
+
+    description: RunDescription
+    store: RunStore
+    weights: WeightStore
+    patience: Patience
+    stop: StopRequest
+    run_dir: Path | None
+
+    def run(self) -> None:
+        """Evaluate until the run ends, its last weights included, or a stop is asked for."""
+        join = self.description.join
+        best = self._read_best()
+        seen = None
+        while not self.stop.requested:
+            ending = self.patience.call("read control", self.store.control).state == STOP
+            newest = self.patience.call("look at the weights", self.weights.peek)
+            if newest is None or newest == seen:
+                if ending:
+                    return
+                self.stop.sleep(_POLL_S)
+                continue
+            started = time.monotonic()
+            best = self._evaluate(best)
+            seen = newest
+            took_s = time.monotonic() - started
+            if not ending:
+                self._rest(max(join.evaluation_interval_s, took_s / join.evaluation_max_share - took_s))
+
+    def _rest(self, seconds: float) -> None:
+        """Wait for the next turn, but wake when the run ends."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0 and not self.stop.requested:
+            self.stop.sleep(min(left, 4 * _POLL_S))
+            if self.patience.call("read control", self.store.control).state == STOP:
+                return
+
+    def _evaluate(self, best: float | None) -> float | None:
+        """Evaluate the newest weights; returns the best mean return so far."""
+        try:
+            weights = self.patience.call("fetch weights", self.weights.fetch)
+            if weights is None:
+                return best
+            policy = ActingPolicy(weights, self.description.spec)
+            played = play(
+                policy, self.description, self.description.join.evaluation_episodes, weights.version, self.stop
+            )
+        except (WireError, EnvironmentBrokenError) as error:
+            _log.error("no evaluation: %s", error)
+            self.stop.sleep(1.0)
+            return best
+        result = Evaluation(
+            version=weights.version,
+            update=weights.update,
+            trained_steps=weights.trained_steps,
+            env_steps=weights.env_steps,
+            return_mean=float(np.mean(played.returns)),
+            return_std=float(np.std(played.returns)),
+            length_mean=float(np.mean(played.lengths)),
+            episodes=len(played.returns),
+        )
+        is_best = best is None or result.return_mean > best
+        if is_best:
+            best = result.return_mean
+            self._keep(encode_weights(weights), result)
+        fields = {**asdict(result), "best_return_mean": best if best is not None else result.return_mean}
+        if is_best:
+            fields["best_version"] = weights.version
+        self.patience.call("write the evaluation", lambda: self.store.write_evaluation(fields))
+        return best
+
+    def _read_best(self) -> float | None:
+        if self.run_dir is None or not (self.run_dir / BEST_EVALUATION).exists():
+            return None
+        try:
+            return float(json.loads((self.run_dir / BEST_EVALUATION).read_text())["return_mean"])
+        except (ValueError, KeyError, OSError) as error:
+            _log.warning("the best evaluation so far is unreadable, beginning anew: %s", error)
+            return None
+
+    def _keep(self, blob: bytes, result: Evaluation) -> None:
+        """Keep the best policy; written aside, then renamed."""
+        if self.run_dir is None:
+            return
+        try:
+            for name, content in (
+                (BEST_POLICY, blob),
+                (BEST_EVALUATION, json.dumps(asdict(result), indent=2).encode()),
+            ):
+                aside = self.run_dir / f"{name}.writing"
+                aside.write_bytes(content)
+                aside.replace(self.run_dir / name)
+        except OSError as error:
+            _log.error("cannot keep the best policy: %s", error)
+
+
+def _serve(options: EvaluatorOptions, stop: StopRequest) -> ExitStatus:
+    os.nice(_NICENESS)
+    if options.run_dir is not None and not options.run_dir.is_dir():
+        raise ConfigurationError(f"{options.run_dir} is not a directory")
+    client = connect(find_url(options.redis), f"dppo-evaluator-{options.run}")
+    keys = RunKeys(options.run)
+    patience = Patience(stop)
+    store = RunStore(client, keys)
+    try:
+        description = wait_for_description(store, patience, stop)
+        if description is not None:
+            Evaluator(
+                description, store, WeightStore(client, keys), patience, stop, options.run_dir
+            ).run()
+    except StoppedError as error:
+        _log.info("%s", error)
+    return ExitStatus.DONE
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    options = tyro.cli(EvaluatorOptions, args=argv, prog="dppo-redis evaluator")
+    configure("evaluator")
+    return run_service(partial(_serve, options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""The actor's loop: wait for room, refresh the policy, collect, push, say that one lives.
+
+Facts only: what is stale or broken is the learner's to judge.
+"""
+
+import logging
+import random
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dppo_redis.acting import ActingPolicy
+from dppo_redis.errors import EnvironmentBrokenError, WireError
+from dppo_redis.logs import Rarely
+from dppo_redis.redis_client import Patience
+from dppo_redis.registry import Registry
+from dppo_redis.rollout import Rollout, RolloutHeader, validate
+from dppo_redis.rollout_stream import RolloutProducer, Situation
+from dppo_redis.run_store import PAUSE, STOP, RunStore
+from dppo_redis.shutdown import StopRequest
+from dppo_redis.spec import RunDescription
+from dppo_redis.weight_store import WeightStore
+from dppo_redis.wire import checksum, encode_rollout
+from workers.collect import Collector
+
+BEAT_PERIOD_S = 2.0
+_FIRST_PAUSE_S = 0.004
+_LONGEST_PAUSE_S = 0.05
+_MOST_FAILURES = 5
+_log = logging.getLogger("dppo")
+
+
+@dataclass
+class ActorStats:
+    """What an actor reports about itself."""
+
+    slot: int
+    boot: int
+    started: float = field(default_factory=time.monotonic)
+    pushes: int = 0
+    steps: int = 0
+    waited_s: float = 0.0  # for room, with nothing else to do
+    refused: int = 0  # rollouts that did not pass this actor's own check
+    last_error: str = ""
+
+    def report(self, policy: ActingPolicy | None, producer: RolloutProducer) -> dict[str, str | int | float]:
+        """The fields of this actor's hash."""
+        lived_s = max(1e-9, time.monotonic() - self.started)
+        return {
+            "boot": self.boot,
+            "version": policy.weights.version if policy else 0,
+            "epoch": policy.weights.epoch if policy else 0,
+            "pushes": self.pushes,
+            "steps": self.steps,
+            "fps": round(self.steps / lived_s, 1),
+            "wait_share": round(self.waited_s / lived_s, 4),
+            "refused": self.refused,
+            "ambiguous": producer.ambiguous,
+            "refused_full": producer.refused_full,
+            "last_error": self.last_error,
+        }
+
+
+@dataclass
+class Actor:
+    """Everything the loop uses; built in `__main__.py`."""
+
+    description: RunDescription
+    boot_id: str  # random, 16 hex digits
+    stats: ActorStats
+    build_collector: Callable[[int], Collector]  # of the how-manieth environments of this process
+    producer: RolloutProducer
+    weights: WeightStore
+    registry: Registry
+    store: RunStore
+    patience: Patience
+    stop: StopRequest
+    seq: int = 0
+    failures: int = 0  # of the environment, in a row
+    next_beat: float = 0.0
+    rarely: Rarely = field(default_factory=Rarely)
+
+    def run(self) -> None:
+        """Sample until the run ends or a stop is asked for; a partial rollout is dropped."""
+        policy: ActingPolicy | None = None
+        collector: Collector | None = None
+        builds = 0
+        situation = self._look()
+        while True:
+            situation = self._wait_for_room(situation, policy)
+            if self.stop.requested or situation.state == STOP:
+                return
+            policy = self._refresh(policy, situation)
+            if policy is None:
+                continue
+            try:
+                if collector is None:
+                    collector, builds = self.build_collector(builds), builds + 1
+                rollout = collector.collect(policy)
+            except EnvironmentBrokenError as error:
+                collector = self._give_up(collector, error)
+                continue
+            self.failures = 0
+            situation = self._push(rollout, policy) or self._look()
+
+    def _look(self) -> Situation:
+        return self.patience.call("reach Redis", self.producer.look)
+
+    def _wait_for_room(self, situation: Situation, policy: ActingPolicy | None) -> Situation:
+        """Look again, with growing random pauses, until a rollout may start."""
+        pause_s = _FIRST_PAUSE_S
+        while not self.stop.requested and situation.state != STOP:
+            self._beat(policy)
+            no_weights = policy is None and situation.weights is None
+            if situation.backlog < situation.backlog_high and situation.state != PAUSE and not no_weights:
+                break
+            started = time.monotonic()
+            self.stop.sleep(random.uniform(0.5, 1.5) * pause_s)  # noqa: S311 not for secrets
+            pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
+            situation = self._look()
+            self.stats.waited_s += time.monotonic() - started
+        return situation
+
+    def _refresh(self, policy: ActingPolicy | None, situation: Situation) -> ActingPolicy | None:
+        """The current policy; the old one where there is nothing new, or the new one is damaged."""
+        if situation.weights is None or (policy and situation.weights == policy.weights.id):
+            return policy
+        try:
+            weights = self.patience.call("fetch weights", self.weights.fetch)
+            return policy if weights is None else ActingPolicy(weights, self.description.spec)
+        except WireError as error:
+            self.stats.last_error = str(error)
+            if self.rarely.due():
+                _log.warning("keeping the old policy: %s", error)
+            self.stop.sleep(_LONGEST_PAUSE_S)
+            return policy
+
+    def _push(self, rollout: Rollout, policy: ActingPolicy) -> Situation | None:
+        """Send a rollout; None when it did not pass the check and was dropped here."""
+        try:
+            validate(rollout, self.description.spec)
+            payload = encode_rollout(rollout)
+        except WireError as error:
+            self.stats.refused += 1
+            self.stats.last_error = str(error)
+            if self.rarely.due():
+                _log.error("dropped a rollout of this actor's own: %s", error)
+            return None
+        self.seq += 1
+        weights = policy.weights
+        header = RolloutHeader(
+            actor=self.stats.slot,
+            boot=self.boot_id,
+            seq=self.seq,
+            epoch=weights.epoch,
+            version=weights.version,
+            update=weights.update,
+            steps=rollout.steps,
+            crc=checksum(payload),
+            spec=self.description.digest,
+        )
+        situation = self.producer.push(header, payload)
+        self.stats.pushes += 1
+        self.stats.steps += rollout.steps
+        return situation
+
+    def _beat(self, policy: ActingPolicy | None) -> None:
+        now = time.monotonic()
+        if now < self.next_beat:
+            return
+        self.next_beat = now + BEAT_PERIOD_S
+        report = self.stats.report(policy, self.producer)
+        self.patience.call("register", lambda: self.registry.beat(self.stats.slot, report))
+
+    def _give_up(self, collector: Collector | None, error: EnvironmentBrokenError) -> None:
+        """Close broken environments and pause; new ones are built, until it has failed too often."""
+        self.failures += 1
+        self.stats.last_error = str(error)
+        _log.error("%s\n%s", error, "".join(traceback.format_exception(error)))
+        self.patience.call("report the error", lambda: self.store.append_error(f"actor {self.stats.slot}", str(error)))
+        if collector is not None:
+            collector.close()
+        if self.failures >= _MOST_FAILURES:
+            raise EnvironmentBrokenError(f"the environment failed {self.failures} times in a row: {error}")
+        self.stop.sleep(min(5.0, 0.2 * 2**self.failures))
