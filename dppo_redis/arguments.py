@@ -3,7 +3,6 @@
 import contextlib
 import io
 import re
-import sys
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -26,7 +25,9 @@ def parse_arguments(kind: type[T], argv: Sequence[str] | None, prog: str, defaul
         with contextlib.redirect_stderr(errors):
             if default is None:
                 return tyro.cli(kind, args=argv, prog=prog, config=(tyro.conf.FlagCreatePairsOff,))
-            return tyro.cli(kind, args=argv, prog=prog, default=default, config=(tyro.conf.FlagCreatePairsOff,))
+            return tyro.cli(
+                kind, args=argv, prog=prog, default=default, config=(tyro.conf.FlagCreatePairsOff,)
+            )
     except SystemExit as error:
         if error.code in (0, None):
             raise
@@ -44,8 +45,3 @@ def _one_line(box: str, prog: str) -> str:
             sentences.append(line)
     message = " ".join(sentences[:6]) or "bad command line"
     return f"{message} (see {prog} --help)"
-
-
-def fail(error: Exception) -> None:
-    """Print an error as the one line that a command ends with."""
-    print(f"dppo-redis: {error}", file=sys.stderr)

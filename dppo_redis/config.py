@@ -20,9 +20,7 @@ EnvValue = int | float | bool | str
 class Section(BaseModel):
     """A group of knobs; errors leave as one `ConfigurationError` line that names the knob."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
     path: ClassVar[str] = ""
 
     @model_validator(mode="wrap")

@@ -34,7 +34,8 @@ def make_single(env_id: str, env_kwargs: dict[str, EnvValue]) -> gymnasium.Env[A
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # advice of gymnasium's checker is not an error
-            return gymnasium.make(env_id, **env_kwargs)
+            arguments: dict[str, Any] = dict(env_kwargs)
+            return gymnasium.make(env_id, **arguments)
     except (gymnasium.error.Error, ImportError, AttributeError, TypeError, ValueError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ConfigurationError(f"environment {env_id!r} cannot be made: {lines[0]}") from error
@@ -108,8 +109,7 @@ def _make_native(
     if spec.vector_entry_point is None or spec.additional_wrappers:
         return None
     try:
-        return gymnasium.make_vec(
-            env_id, count, vectorization_mode="vector_entry_point", **env_kwargs
-        )
+        arguments: dict[str, Any] = dict(env_kwargs)
+        return gymnasium.make_vec(env_id, count, vectorization_mode="vector_entry_point", **arguments)
     except (gymnasium.error.Error, ImportError, TypeError):
         return None  # the native version lacks an argument or a package that the single one has

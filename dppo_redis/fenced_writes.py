@@ -84,9 +84,7 @@ class FencedWrites:
         arguments: list[Any] = [epoch, GROUP]
         for settlement in settlements:
             arguments += [settlement.entry_id, settlement.outcome.value, settlement.reason, settlement.steps]
-        answer = self._settle(
-            keys=[self._keys.epoch, self._keys.rollouts, self._keys.ledger], args=arguments
-        )
+        answer = self._settle(keys=[self._keys.epoch, self._keys.rollouts, self._keys.ledger], args=arguments)
         outcome, number, *counted = cast(list[Any], answer)
         _raise_if_fenced(outcome, number, epoch)
         return [bool(x) for x in counted]

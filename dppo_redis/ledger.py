@@ -76,7 +76,9 @@ class Ledger:
 
     def reasons(self) -> Iterable[tuple[str, int]]:
         """(outcome:reason, rollouts) of everything dropped, largest first."""
-        found = [(name, n) for name, n in self.counts.items() if ":" in name and not name.startswith("steps:")]
+        found = [
+            (name, n) for name, n in self.counts.items() if ":" in name and not name.startswith("steps:")
+        ]
         return sorted(found, key=lambda pair: -pair[1])
 
 

@@ -27,12 +27,13 @@ from dppo_redis.logs import Rarely
 from dppo_redis.shutdown import StopRequest
 
 URL_VARIABLE = "DPPO_REDIS_URL"
-PASSWORD_FILE_VARIABLE = "DPPO_REDIS_PASSWORD_FILE"  # noqa: S105 the variable's name
+PASSWORD_FILE_VARIABLE = "DPPO_REDIS_PASSWORD_FILE"
 SOCKET_TIMEOUT_S = 5.0  # ten times the longest blocking read
 INTERACTIVE_PATIENCE_S = 5.0
 _LONGEST_PAUSE_S = 1.0
 _TRANSIENT_REPLIES = (
-    "MISCONF", "UNBLOCKED", "LOADING", "NOREPLICAS", "BUSY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "OOM",
+    "MISCONF", "UNBLOCKED", "LOADING", "NOREPLICAS", "BUSY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN",
+    "READONLY", "OOM",
 )  # fmt: skip
 _FATAL_REPLIES = ("NOAUTH", "WRONGPASS", "NOPERM", "DENIED", "CROSSSLOT", "MOVED")
 
@@ -56,7 +57,7 @@ def find_url(flag: str | None) -> str:
     if not url:
         raise ConfigurationError(f"no Redis given: pass --redis URL or set {URL_VARIABLE}")
     try:
-        parse_url(url)
+        parse_url(url)  # type: ignore[no-untyped-call]
     except ValueError as error:
         raise ConfigurationError(f"bad Redis URL {redact(url)}: {error}") from error
     file = os.environ.get(PASSWORD_FILE_VARIABLE)
@@ -103,14 +104,14 @@ def redact(url: str) -> str:
 
 def connect(url: str, name: str) -> Client:
     """A client for `url`; nothing is sent yet. `name` shows in CLIENT LIST."""
-    options: dict[str, Any] = parse_url(url)
+    options: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
     options.update(
         decode_responses=False,
         protocol=2,
         client_name=name,
         socket_timeout=SOCKET_TIMEOUT_S,
         socket_connect_timeout=SOCKET_TIMEOUT_S,
-        retry=Retry(NoBackoff(), 0),  # type: ignore[no-untyped-call]
+        retry=Retry(NoBackoff(), 0),
         retry_on_error=[],
     )
     return redis.Redis(connection_pool=redis.ConnectionPool(**options))
@@ -179,5 +180,5 @@ def backoff() -> Iterator[float]:
     """Growing pauses in seconds, each drawn at random so that a fleet does not return at once."""
     longest = 0.05
     while True:
-        yield random.uniform(longest / 2, longest)  # noqa: S311 not for secrets
+        yield random.uniform(longest / 2, longest)
         longest = min(2 * longest, _LONGEST_PAUSE_S)

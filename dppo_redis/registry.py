@@ -28,8 +28,8 @@ class Registry:
     def join(self, slot: int | None) -> tuple[int, int]:
         """Take `slot`, or a new one where None; returns (slot, how often it has started)."""
         if slot is None:
-            slot = FIRST_OUTSIDE_SLOT + int(cast(int, self._client.hincrby(self._keys.boots, "next", 1))) - 1
-        return slot, int(cast(int, self._client.hincrby(self._keys.boots, str(slot), 1)))
+            slot = FIRST_OUTSIDE_SLOT + int(self._client.hincrby(self._keys.boots, "next", 1)) - 1
+        return slot, int(self._client.hincrby(self._keys.boots, str(slot), 1))
 
     def beat(self, slot: int, report: Mapping[str, str | int | float]) -> None:
         """Say that this actor lives, and what it is doing."""
@@ -37,7 +37,9 @@ class Registry:
         key = self._keys.actor(slot)
         # The renewal comes first: at the server's memory limit it still works, HSET does not.
         pipeline.pexpire(key, ACTOR_TTL_MS)
-        pipeline.hset(key, mapping={**report, "host": socket.gethostname(), "pid": os.getpid()})
+        pipeline.hset(
+            key, mapping={**dict[Any, Any](report), "host": socket.gethostname(), "pid": os.getpid()}
+        )
         pipeline.pexpire(key, ACTOR_TTL_MS)
         pipeline.zadd(self._keys.actors, {str(slot): time.time()})
         for reply in pipeline.execute(raise_on_error=False):
@@ -55,7 +57,9 @@ class Registry:
 
     def living(self) -> dict[int, dict[str, str]]:
         """What each living actor last reported, by slot; forgets those whose hash has vanished."""
-        slots = sorted(int(member) for member in cast(list[bytes], self._client.zrange(self._keys.actors, 0, -1)))
+        slots = sorted(
+            int(member) for member in cast(list[bytes], self._client.zrange(self._keys.actors, 0, -1))
+        )
         pipeline = self._client.pipeline(transaction=False)
         for slot in slots:
             pipeline.hgetall(self._keys.actor(slot))

@@ -96,7 +96,9 @@ class RolloutProducer:
             StoppedError: a stop was requested while its fate was undecided.
             ConfigurationError: Redis refuses for good.
         """
-        entry = {name: str(getattr(header, name)) for name in _HEADER_FIELDS} | {"payload": payload}
+        entry: dict[Any, Any] = {name: str(getattr(header, name)) for name in _HEADER_FIELDS} | {
+            "payload": payload
+        }
         for pause_s in backoff():
             situation = self._try_push(entry)
             if situation is not None:
@@ -106,7 +108,7 @@ class RolloutProducer:
             self._stop.sleep(pause_s)
         raise AssertionError("backoff is endless")
 
-    def _try_push(self, entry: dict[str, Any]) -> Situation | None:
+    def _try_push(self, entry: dict[Any, Any]) -> Situation | None:
         pipeline = self._client.pipeline(transaction=False)
         # NOMKSTREAM: a stream without the learner's group would take rollouts nobody reads.
         pipeline.xadd(self._keys.rollouts, entry, nomkstream=True)

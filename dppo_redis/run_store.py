@@ -74,7 +74,7 @@ def read_counters(client: Client, keys: RunKeys) -> Counters:
     pipeline.xinfo_stream(keys.rollouts)
     pipeline.xlen(keys.rollouts)
     pipeline.hgetall(keys.ledger)
-    stream, backlog, ledger = cast(list[Any], pipeline.execute(raise_on_error=False))
+    stream, backlog, ledger = pipeline.execute(raise_on_error=False)
     if isinstance(stream, redis.ResponseError):
         return Counters(0, 0, parse_counts(ledger))
     return Counters(int(stream["entries-added"]), int(backlog), parse_counts(ledger))
@@ -89,6 +89,37 @@ def parse_counts(stored: Any) -> dict[str, int]:
         for name, count in stored.items()
         if count.isdigit() and len(count) < 19
     }
+
+
+@dataclass(frozen=True)
+class Vitals:
+    """What is stored of the keys that a learner heals."""
+
+    weights: tuple[str, str] | None  # (epoch, version); None when damaged or gone
+    spec: str | None
+    boots: dict[str, int]
+
+
+def read_vitals(client: Client, keys: RunKeys) -> Vitals:
+    """Read them in one round trip; the blob itself does not travel, only its length is compared."""
+    pipeline = client.pipeline(transaction=False)
+    pipeline.hmget(keys.weights, ["epoch", "version", "bytes"])
+    pipeline.hstrlen(keys.weights, "blob")
+    pipeline.get(keys.spec)
+    pipeline.hgetall(keys.boots)
+    weights, blob_bytes, spec, boots = pipeline.execute(raise_on_error=False)
+    return Vitals(
+        weights=_whole_weights(weights, blob_bytes),
+        spec=spec.decode(errors="replace") if isinstance(spec, bytes) else None,
+        boots=parse_counts(boots),
+    )
+
+
+def _whole_weights(fields: Any, blob_bytes: Any) -> tuple[str, str] | None:
+    if isinstance(fields, redis.RedisError) or None in fields:
+        return None
+    epoch, version, length = (field.decode(errors="replace") for field in fields)
+    return (epoch, version) if length == str(blob_bytes) else None
 
 
 class RunStore:
@@ -133,12 +164,15 @@ class RunStore:
         self._client.hset(self.keys.control, mapping=cast(Any, fields))
 
     def set_backlog_high(self, high: int) -> None:
-        """Where actors wait; written only when it differs."""
-        self._client.hset(self.keys.control, "backlog_high", str(high))
-
-    def clear_control(self) -> None:
-        """Remove a control key that somebody overwrote with another type."""
-        self._client.unlink(self.keys.control)
+        """Where actors wait. A control key that somebody overwrote is removed; a full server is let be."""
+        try:
+            self._client.hset(self.keys.control, "backlog_high", str(high))
+        except redis.exceptions.OutOfMemoryError:
+            return  # actors go on with the mark they have
+        except redis.ResponseError as error:
+            if not str(error).startswith("WRONGTYPE"):
+                raise
+            self._client.unlink(self.keys.control)
 
     def status(self) -> dict[str, str]:
         """What the learner's keeper last wrote, and the fields that readers see."""
@@ -179,7 +213,7 @@ class RunStore:
     def lease(self) -> tuple[str, int]:
         """(holder or '', milliseconds left)."""
         holder = cast(bytes | None, self._client.get(self.keys.lease))
-        return (holder or b"").decode(), max(0, int(cast(int, self._client.pttl(self.keys.lease))))
+        return (holder or b"").decode(), max(0, int(self._client.pttl(self.keys.lease)))
 
     def reopen(self) -> None:
         """Before a run is resumed: it runs again, and its keys stay."""
@@ -195,7 +229,9 @@ class RunStore:
 
     def _hash(self, key: str) -> dict[str, str]:
         stored = cast(dict[bytes, bytes], self._client.hgetall(key))
-        return {name.decode(errors="replace"): value.decode(errors="replace") for name, value in stored.items()}
+        return {
+            name.decode(errors="replace"): value.decode(errors="replace") for name, value in stored.items()
+        }
 
 
 def find_runs(client: Client) -> list[str]:
@@ -214,5 +250,3 @@ def only_run(client: Client) -> str:
         found = ", ".join(runs[:10]) if runs else "none"
         raise ConfigurationError(f"name the run with --run; this Redis has: {found}")
     return runs[0]
-
-

@@ -128,9 +128,7 @@ def describe_actions(space: gymnasium.Space[Any]) -> ActionSpec:
         if not low:
             raise ConfigurationError(f"action space {space} has no dimension")
         return BoxSpec(shape=space.shape, low=tuple(low), high=tuple(high), dtype=str(space.dtype))
-    raise ConfigurationError(
-        f"action space {space} is not supported: this release takes Discrete and Box"
-    )
+    raise ConfigurationError(f"action space {space} is not supported: this release takes Discrete and Box")
 
 
 def action_spec_to_json(spec: ActionSpec) -> dict[str, Any]:

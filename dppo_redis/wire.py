@@ -24,7 +24,7 @@ from dppo_redis.weights import Weights
 MAX_PAYLOAD_BYTES = 128 * 2**20  # below Redis' own 512 MiB; a comfortable rollout is about 1 MiB
 MAX_ARRAYS = 1024
 MAX_DIMENSIONS = 8
-_DTYPES = {
+_DTYPES: dict[str, np.dtype[Any]] = {
     "f4": np.dtype("<f4"),
     "f8": np.dtype("<f8"),
     "i4": np.dtype("<i4"),
@@ -132,7 +132,14 @@ def _unpack(payload: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
     except WireError:
         raise
     # msgpack raises seven kinds of exception for damaged input; each means the same here.
-    except (ValueError, TypeError, OverflowError, MemoryError, RecursionError, msgpack.UnpackException) as error:
+    except (
+        ValueError,
+        TypeError,
+        OverflowError,
+        MemoryError,
+        RecursionError,
+        msgpack.UnpackException,
+    ) as error:
         raise WireError("undecodable", f"{type(error).__name__}: {error}"[:200]) from error
     if not isinstance(message, dict) or "schema" not in message:
         raise WireError("schema", "not one of our messages")

@@ -12,15 +12,14 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import tyro
 
+from dppo_redis.arguments import parse_arguments
 from dppo_redis.config import RunConfig, load_toml
 from dppo_redis.environments import inspect
 from dppo_redis.errors import ExitStatus, StoppedError, WireError
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.pacing import Derived, derive
-from dppo_redis.policy import ActorCritic
 from dppo_redis.redis_client import Client, Patience, connect, find_url
 from dppo_redis.registry import Registry
 from dppo_redis.rollout_stream import Entry, RolloutConsumer
@@ -28,12 +27,12 @@ from dppo_redis.run_store import RunStore
 from dppo_redis.shutdown import StopRequest, run_service
 from dppo_redis.spec import RunDescription, describe_run
 from learner.authority import Authority
+from learner.build import build_ppo
 from learner.checkpoint import Checkpoints
 from learner.intake import Intake
 from learner.keeper import Keeper
-from learner.loop import Learner, pick_device
+from learner.loop import Learner
 from learner.metrics import MetricsFiles
-from learner.ppo_update import PpoUpdate
 from learner.progress import Progress
 
 
@@ -51,21 +50,14 @@ class LearnerOptions:
     """Compute threads; small networks are fastest with one"""
 
 
-def build_ppo(config: RunConfig, description: RunDescription, update_epochs: int) -> PpoUpdate:
-    """Network and optimiser, seeded; the serial baseline builds the same."""
-    torch.manual_seed(config.seed)
-    spec = description.spec
-    model = ActorCritic(spec.observation.size, spec.action, spec.hidden, spec.activation)
-    return PpoUpdate(model, config.ppo, update_epochs, config.seed, pick_device(config.device))
-
-
 def _quarantine(store: RunStore, patience: Patience, entry: Entry, error: WireError) -> None:
     patience.call(
         "quarantine an entry", lambda: store.quarantine(entry.id, error.reason, str(error), entry.fields)
     )
 
 
-def _serve(options: LearnerOptions, stop: StopRequest) -> ExitStatus:
+def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
+    options = parse_arguments(LearnerOptions, argv, "dppo-redis learner")
     torch.set_num_threads(options.threads)
     url = find_url(options.redis)
     config = load_toml(options.run_dir / "config.toml")
@@ -151,9 +143,8 @@ def _build(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
-    options = tyro.cli(LearnerOptions, args=argv, prog="dppo-redis learner")
     configure("learner")
-    return run_service(partial(_serve, options))
+    return run_service(partial(_serve, argv))
 
 
 if __name__ == "__main__":

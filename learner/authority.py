@@ -8,9 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar, cast
-
-import redis
+from typing import TypeVar
 
 from dppo_redis.errors import ConfigurationError, FencedError, StoppedError
 from dppo_redis.fenced_writes import EpochMissingError, FencedWrites
@@ -18,7 +16,7 @@ from dppo_redis.keys import RunKeys
 from dppo_redis.ledger import Balance, Books, Ledger, Settlement
 from dppo_redis.redis_client import Client, Patience
 from dppo_redis.rollout_stream import ensure_group
-from dppo_redis.run_store import parse_counts, read_counters
+from dppo_redis.run_store import read_counters, read_vitals
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spaces import FloatArray
 from dppo_redis.spec import RunDescription
@@ -188,26 +186,15 @@ class Authority:
     def heal(self) -> None:
         """Put back keys that were deleted, damaged or overwritten."""
         with self._lock:
-            pipeline = self._client.pipeline(transaction=False)
-            pipeline.hmget(self._keys.weights, ["epoch", "version", "bytes", "sha256"])
-            pipeline.hstrlen(self._keys.weights, "blob")
-            pipeline.get(self._keys.spec)
-            pipeline.hgetall(self._keys.boots)
-            weights, blob_bytes, spec, boots = cast(list[Any], pipeline.execute(raise_on_error=False))
-            if self._last is not None and not self._is_last(weights, blob_bytes):
+            vitals = read_vitals(self._client, self._keys)
+            last = self._last
+            if last is not None and vitals.weights != (str(last.epoch), str(last.version)):
                 _log.warning("the weights key does not hold what was published; publishing again")
                 self._republish()
             text = self._description.to_text()
-            if spec != text.encode():
+            if vitals.spec != text:
                 self._writes.write_string(self.epoch, self._keys.spec, text)
-            self._heal_boots(parse_counts(boots))
-
-    def _is_last(self, fields: Any, blob_bytes: Any) -> bool:
-        if isinstance(fields, redis.RedisError) or isinstance(blob_bytes, redis.RedisError):
-            return False
-        last = self._last
-        expected = None if last is None else [str(last.epoch), str(last.version), str(blob_bytes)]
-        return expected == [None if x is None else x.decode(errors="replace") for x in fields[:3]]
+            self._heal_boots(vitals.boots)
 
     def _republish(self) -> None:
         if self._last is not None:
@@ -224,4 +211,3 @@ class Authority:
         """Replace the status hash."""
         with self._lock:
             self._writes.write_hash(self.epoch, self._keys.status, fields)
-

@@ -99,9 +99,7 @@ class Rows:
         )
 
 
-def valid_rows(
-    batch: Batch, advantages: FloatArray, values: FloatArray, device: torch.device
-) -> Rows:
+def valid_rows(batch: Batch, advantages: FloatArray, values: FloatArray, device: torch.device) -> Rows:
     """Flatten a batch to its valid rows; this is where data moves to the device."""
 
     def to_device(array: Array) -> Tensor:

@@ -100,7 +100,7 @@ class Checkpoints:
     def _read(self, file: Path) -> dict[str, Any]:
         try:
             values = torch.load(file, weights_only=True, map_location="cpu")
-        except Exception as error:  # noqa: BLE001 a damaged archive raises anything
+        except Exception as error:
             raise CheckpointError(f"{file.name} is damaged ({type(error).__name__})") from error
         if not isinstance(values, dict) or set(values) != _PARTS or values["format"] != FORMAT:
             raise CheckpointError(f"{file.name} is not a complete checkpoint of format {FORMAT}")

@@ -9,8 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-import redis
-
 from dppo_redis.errors import ConfigurationError, DppoError, FencedError
 from dppo_redis.fenced_writes import EpochMissingError
 from dppo_redis.logs import Rarely
@@ -87,7 +85,7 @@ class Keeper:
             living = self._registry.living()
             self._registry.forget_dead(living)
             high = max(1, backlog_high(self._rollouts_per_update, len(living), self._max_staleness))
-            self._write_control(high)
+            self._store.set_backlog_high(high)
             ledger = self._authority.books.ledger
             self._authority.write_status(
                 {
@@ -104,13 +102,3 @@ class Keeper:
                     "time": round(time.time(), 1),
                 }
             )
-
-    def _write_control(self, high: int) -> None:
-        try:
-            self._store.set_backlog_high(high)
-        except redis.exceptions.OutOfMemoryError:
-            return  # actors go on with the mark they have
-        except redis.ResponseError as error:
-            if "WRONGTYPE" not in str(error):
-                raise
-            self._store.clear_control()

@@ -7,8 +7,6 @@ import logging
 import time
 from dataclasses import dataclass
 
-import torch
-
 from dppo_redis.config import RunConfig
 from dppo_redis.errors import CheckpointError
 from dppo_redis.ledger import Outcome, Settlement
@@ -231,10 +229,3 @@ class Learner:
             "save_failures": self.save_failures,
             "device": str(self.ppo.device),
         }
-
-
-def pick_device(name: str) -> torch.device:
-    """`auto` takes the GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)

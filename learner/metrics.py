@@ -62,7 +62,7 @@ class MetricsFiles:
         self._writer = csv.DictWriter(self._csv, [f.name for f in fields(UpdateRecord)])
         self._writer.writeheader()
         self._writer.writerows(kept)
-        self._board = SummaryWriter(str(directory / "tensorboard"), purge_step=None)  # type: ignore[no-untyped-call]
+        self._board = SummaryWriter(str(directory / "tensorboard"), purge_step=None)
         self._evaluated: int | None = None
 
     def write(self, record: UpdateRecord) -> None:
@@ -78,17 +78,15 @@ class MetricsFiles:
         for name, tag in _TAGS.items():
             value = values[name]
             if value is not None:
-                self._board.add_scalar(tag, value, record.trained_steps)  # type: ignore[no-untyped-call]
+                self._board.add_scalar(tag, value, record.trained_steps)
         if record.evaluation_steps is not None and record.evaluation_steps != self._evaluated:
             self._evaluated = record.evaluation_steps
-            self._board.add_scalar(  # type: ignore[no-untyped-call]
-                "return/evaluation", record.evaluation_return, record.evaluation_steps
-            )
+            self._board.add_scalar("return/evaluation", record.evaluation_return, record.evaluation_steps)
 
     def close(self) -> None:
         """Flush and close."""
         self._csv.close()
-        self._board.close()  # type: ignore[no-untyped-call]
+        self._board.close()
 
 
 _TAGS = {

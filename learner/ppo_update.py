@@ -62,8 +62,18 @@ class PpoUpdate:
                     (loss.policy, loss.value, loss.entropy, loss.approx_kl, loss.clip_fraction)
                 )
                 count += 1
-        means = (sums / max(1, count)).tolist()
-        return UpdateReport(*means, explained, ratio_error, learning_rate, count)
+        policy_loss, value_loss, entropy, approx_kl, clip_fraction = (sums / max(1, count)).tolist()
+        return UpdateReport(
+            policy_loss=policy_loss,
+            value_loss=value_loss,
+            entropy=entropy,
+            approx_kl=approx_kl,
+            clip_fraction=clip_fraction,
+            explained_variance=explained,
+            ratio_error=ratio_error,
+            learning_rate=learning_rate,
+            gradient_steps=count,
+        )
 
     def _anneal(self, progress: float) -> float:
         share = max(0.0, 1.0 - progress) if self.ppo.anneal_learning_rate else 1.0
@@ -81,9 +91,7 @@ class PpoUpdate:
         """Values by the current critic, then advantages; one forward for all observations."""
         t, n = batch.rewards.shape
         flat = batch.observations.reshape(t * n, -1)
-        values = self._values(
-            np.concatenate([flat, batch.last_observations, batch.final_observations])
-        )
+        values = self._values(np.concatenate([flat, batch.last_observations, batch.final_observations]))
         state_values = values[: t * n].reshape(t, n)
         successors = successor_values(
             state_values,

@@ -33,9 +33,7 @@ class Lineage:
         return all(update <= start for later, start in self.starts if later > epoch)
 
 
-def judge(
-    epoch: int, update: int, *, lineage: Lineage, learner_update: int, max_staleness: int
-) -> Verdict:
+def judge(epoch: int, update: int, *, lineage: Lineage, learner_update: int, max_staleness: int) -> Verdict:
     """Say whether a rollout may be trained on; staleness is counted in updates, limit inclusive."""
     if not lineage.contains(epoch, update):
         return Verdict.LOST_LINEAGE

@@ -1,4 +1,7 @@
-"""The embedded broker: which server is started, and how. Nothing is persisted; the checkpoint is the truth."""
+"""The embedded broker: which server is started, and how.
+
+Nothing is persisted; the checkpoint is the truth.
+"""
 
 import re
 import shutil
@@ -51,7 +54,9 @@ def find_server() -> str:
 
 def _version(server: str) -> tuple[int, int]:
     try:
-        text = subprocess.run([server, "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
+        text = subprocess.run(
+            [server, "--version"], capture_output=True, text=True, timeout=5, check=False
+        ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return (0, 0)
     match = re.search(r"v=(\d+)\.(\d+)", text)

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Sequence
 
-from dppo_redis.arguments import fail
 from dppo_redis.errors import DppoError, ExitStatus
 
 STARTED = time.monotonic()
@@ -38,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Imported only now: an actor must not wait for the learner's libraries.
         return int(importlib.import_module(command[0]).main(arguments[1:]))
     except DppoError as error:
-        fail(error)
+        print(f"dppo-redis: {error}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
         return ExitStatus.INTERRUPTED
@@ -47,7 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _help() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
-    return "usage: dppo-redis COMMAND ...\n\n" + "\n".join(lines) + "\n\n`dppo-redis COMMAND --help` says more."
+    return (
+        "usage: dppo-redis COMMAND ...\n\n" + "\n".join(lines) + "\n\n`dppo-redis COMMAND --help` says more."
+    )
 
 
 if __name__ == "__main__":

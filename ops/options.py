@@ -18,7 +18,7 @@ from ops.run_directory import CONFIG
 class TrainOptions:
     """Train ENV with a fleet: Redis, one learner, the actors and an evaluator, under supervisord."""
 
-    config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
+    config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=lambda: RunConfig())
     config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
     """TOML file with any of the settings; the command line wins"""
     run: str | None = None
@@ -39,7 +39,7 @@ class TrainOptions:
 class SerialOptions:
     """Train ENV in one process, without Redis: the baseline that the fleet is compared with."""
 
-    config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
+    config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=lambda: RunConfig())
     config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
     """TOML file with any of the settings; the command line wins"""
     run: str | None = None

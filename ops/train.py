@@ -177,8 +177,7 @@ def _check_shared(url: str, options: TrainOptions, directory: RunDirectory, stop
     """Refuse a Redis that cannot be reached or used, and a run name that is taken."""
     if options.redis and has_password(options.redis):
         _log.warning(
-            "a password on the command line is visible to every user of this machine: "
-            "set %s or %s instead",
+            "a password on the command line is visible to every user of this machine: set %s or %s instead",
             URL_VARIABLE,
             PASSWORD_FILE_VARIABLE,
         )

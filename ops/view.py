@@ -26,7 +26,10 @@ def derived_table(config: RunConfig, derived: Derived, *, serial: bool = False) 
     table = Table(title=f"{config.env_id}, seed {config.seed}", show_header=False, title_justify="left")
     rows: list[tuple[str, str]] = [
         ("samples per update", f"{derived.samples_per_update:,}"),
-        ("gradient steps per update", f"{derived.gradient_steps_per_update} ({derived.update_epochs} passes)"),
+        (
+            "gradient steps per update",
+            f"{derived.gradient_steps_per_update} ({derived.update_epochs} passes)",
+        ),
         ("rollout", f"{derived.rollout_steps} steps x {config.envs_per_actor} environments"),
     ]
     if not serial:
@@ -87,19 +90,25 @@ def _facts(status: RunStatus) -> list[tuple[str, str]]:
         f"episodes, version {evaluation.version} ({evaluation.env_steps:,} steps)"
     )
     drops = ", ".join(f"{name} {count}" for name, count in drops_of(status)) or "none"
+    episodes = status.integer("episodes")
+    waits = 100 * status.number("learner_wait_share")
+    version, epoch = status.integer("version"), status.integer("epoch")
+    mean, most = status.number("staleness_mean"), status.integer("staleness_max")
+    limit, high = status.integer("staleness_limit"), status.integer("backlog_high")
+    produced, imbalance = status.integer("entries_added"), status.integer("imbalance")
     return [
-        ("return", f"{status.text('return_mean')} over the last 100 of {status.integer('episodes'):,} episodes"),
+        ("return", f"{status.text('return_mean')} over the last 100 of {episodes:,} episodes"),
         ("evaluation", f"{played}; target {target}"),
-        ("update", f"{status.integer('update'):,}, weights version {status.integer('version'):,}, "
-                   f"epoch {status.integer('epoch')}, {status.text('device')}"),
-        ("staleness", f"mean {status.number('staleness_mean'):.2f}, max {status.integer('staleness_max')}, "
-                      f"limit {status.integer('staleness_limit')} updates"),
-        ("backlog", f"{status.integer('backlog')} rollouts (actors wait at {status.integer('backlog_high')})"),
-        ("rollouts", f"{status.integer('entries_added'):,} produced, dropped: {drops}, "
-                     f"imbalance {status.integer('imbalance')}"),
-        ("actors", f"{len(status.actors)} alive; the learner waits {100 * status.number('learner_wait_share'):.0f} % "
-                   "of its time"),
-    ]  # fmt: skip
+        (
+            "update",
+            f"{status.integer('update'):,}, weights version {version:,}, epoch {epoch}, "
+            f"{status.text('device')}",
+        ),
+        ("staleness", f"mean {mean:.2f}, max {most}, limit {limit} updates"),
+        ("backlog", f"{status.integer('backlog')} rollouts (actors wait at {high})"),
+        ("rollouts", f"{produced:,} produced, dropped: {drops}, imbalance {imbalance}"),
+        ("actors", f"{len(status.actors)} alive; the learner waits {waits:.0f} % of its time"),
+    ]
 
 
 def drops_of(status: RunStatus) -> list[tuple[str, int]]:
@@ -197,7 +206,10 @@ def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     target = f" at {summary['target_step']:,} steps" if summary["target_step"] is not None else ""
     rows = [
         ("ended", f"{summary['reason']}{target}"),
-        ("evaluation", f"{_number(summary['return_mean'])} over {summary['return_episodes']} greedy episodes"),
+        (
+            "evaluation",
+            f"{_number(summary['return_mean'])} over {summary['return_episodes']} greedy episodes",
+        ),
         ("training return", f"{_number(summary['train_return_mean'])} over the last 100 episodes"),
         ("steps", f"{summary['env_steps']:,} sampled, {summary['trained_steps']:,} trained on"),
         ("time", f"{summary['train_s']:.1f} s training, {summary['wall_s']:.1f} s in all"),
@@ -206,12 +218,15 @@ def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if "ledger" in summary:
         staleness, ledger = summary["staleness"], summary["ledger"]
         drops = " + ".join(f"{ledger[name]} {name}" for name in ("stale", "duplicate", "refused", "lost"))
+        books = f"{ledger['entries_added']:,} rollouts = {ledger['trained']:,} trained + {drops}"
         rows += [
             ("updates", f"{summary['updates']:,}, weights version {summary['version']:,}"),
-            ("staleness", f"mean {staleness['mean']:.2f}, max {staleness['max']}, limit {staleness['limit']}"),
-            ("books", f"{ledger['entries_added']:,} rollouts = {ledger['trained']:,} trained + {drops} "
-                      f"+ {ledger['backlog']} left (imbalance {ledger['imbalance']})"),
-        ]  # fmt: skip
+            (
+                "staleness",
+                f"mean {staleness['mean']:.2f}, max {staleness['max']}, limit {staleness['limit']}",
+            ),
+            ("books", f"{books} + {ledger['backlog']} left (imbalance {ledger['imbalance']})"),
+        ]
     else:
         rows.append(("updates", f"{summary['updates']:,}"))
     rows.append(("artefacts", str(summary["run_dir"])))

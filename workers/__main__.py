@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import tyro
-
+from dppo_redis.arguments import parse_arguments
 from dppo_redis.environments import inspect, make_vector
 from dppo_redis.errors import ConfigurationError, ExitStatus, StoppedError
 from dppo_redis.keys import RunKeys
@@ -75,7 +74,8 @@ def check_environment(spec: Spec) -> None:
         )
 
 
-def _serve(options: ActorOptions, stop: StopRequest) -> ExitStatus:
+def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
+    options = parse_arguments(ActorOptions, argv, "dppo-redis actor")
     client = connect(find_url(options.redis), f"dppo-actor-{options.run}")
     keys = RunKeys(options.run)
     patience = Patience(stop)
@@ -130,9 +130,8 @@ def _leave(registry: Registry, slot: int) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
-    options = tyro.cli(ActorOptions, args=argv, prog="dppo-redis actor")
     configure("actor")
-    return run_service(partial(_serve, options))
+    return run_service(partial(_serve, argv))
 
 
 if __name__ == "__main__":

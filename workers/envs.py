@@ -47,7 +47,7 @@ class Environments:
 
         Vector environments made of single ones take a seed each, native ones one for all.
         """
-        seed = self._seeds if hasattr(self.vector, "env_fns") else self._seeds[0]
+        seed: Any = self._seeds if hasattr(self.vector, "env_fns") else self._seeds[0]
         self._ended = np.zeros(self.count, dtype=np.bool_)
         try:
             observations, _ = self.vector.reset(seed=seed)

@@ -15,9 +15,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import tyro
+import numpy.typing as npt
 
 from dppo_redis.acting import ActingPolicy
+from dppo_redis.arguments import parse_arguments
 from dppo_redis.environments import make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, ExitStatus, StoppedError, WireError
 from dppo_redis.keys import RunKeys
@@ -27,6 +28,7 @@ from dppo_redis.run_store import STOP, Evaluation, RunStore
 from dppo_redis.shutdown import StopRequest, run_service
 from dppo_redis.spec import RunDescription
 from dppo_redis.weight_store import WeightStore
+from dppo_redis.weights import Weights
 from dppo_redis.wire import encode_weights
 from workers.__main__ import wait_for_description
 from workers.envs import Environments
@@ -52,40 +54,44 @@ class EvaluatorOptions:
     """Where the best policy is kept; default: nowhere"""
 
 
-@dataclass(frozen=True)
-class Played:
-    """Greedy episodes; one entry each."""
-
-    returns: list[float]
-    lengths: list[int]
-
-
-def play(
-    policy: ActingPolicy, description: RunDescription, episodes: int, start: int, stop: StopRequest
-) -> Played:
+def evaluate(policy: ActingPolicy, description: RunDescription, stop: StopRequest) -> Evaluation:
     """Play whole greedy episodes, one per environment.
 
     Raises:
         StoppedError: a stop was requested meanwhile.
         EnvironmentBrokenError: the environment raised.
     """
-    spec = description.spec
-    seeds = evaluation_seeds(description.join.seed, start, episodes)
-    played = Played([], [])
-    for first in range(0, episodes, _MOST_AT_ONCE):
+    spec, join, weights = description.spec, description.join, policy.weights
+    # The version in the seed: every evaluation plays other episodes.
+    seeds = evaluation_seeds(join.seed, weights.version, join.evaluation_episodes)
+    returns: list[float] = []
+    lengths: list[int] = []
+    for first in range(0, len(seeds), _MOST_AT_ONCE):
         some = seeds[first : first + _MOST_AT_ONCE]
-        vector = make_vector(spec.env_id, spec.env_kwargs, len(some), description.join.vectorization)
+        vector = make_vector(spec.env_id, spec.env_kwargs, len(some), join.vectorization)
         environments = Environments(vector, some)
         try:
-            _play_one_each(policy, environments, played, stop)
+            played = _play_one_each(policy, environments, stop)
         finally:
             environments.close()
-    return played
+        returns += played[0].tolist()
+        lengths += played[1].tolist()
+    return Evaluation(
+        version=weights.version,
+        update=weights.update,
+        trained_steps=weights.trained_steps,
+        env_steps=weights.env_steps,
+        return_mean=float(np.mean(returns)),
+        return_std=float(np.std(returns)),
+        length_mean=float(np.mean(lengths)),
+        episodes=len(returns),
+    )
 
 
 def _play_one_each(
-    policy: ActingPolicy, environments: Environments, played: Played, stop: StopRequest
-) -> None:
+    policy: ActingPolicy, environments: Environments, stop: StopRequest
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Returns [N] and lengths [N] of the first episode of each environment."""
     observations = environments.reset()
     running = np.ones(environments.count, dtype=np.bool_)
     returns = np.zeros(environments.count)
@@ -98,8 +104,18 @@ def _play_one_each(
         returns[running] += step.rewards[running]
         lengths[running] += 1
         running &= ~(step.terminated | step.truncated)
-    played.returns.extend(returns.tolist())
-    played.lengths.extend(lengths.tolist())
+    return returns, lengths
+
+
+def keep_best(run_dir: Path, weights: Weights, result: Evaluation) -> None:
+    """Keep a policy and its evaluation; each is written aside, then renamed."""
+    for name, content in (
+        (BEST_POLICY, encode_weights(weights)),
+        (BEST_EVALUATION, json.dumps(asdict(result), indent=2).encode()),
+    ):
+        aside = run_dir / f"{name}.writing"
+        aside.write_bytes(content)
+        aside.replace(run_dir / name)
 
 
 @dataclass
@@ -148,27 +164,15 @@ class Evaluator:
             if weights is None:
                 return best
             policy = ActingPolicy(weights, self.description.spec)
-            played = play(
-                policy, self.description, self.description.join.evaluation_episodes, weights.version, self.stop
-            )
+            result = evaluate(policy, self.description, self.stop)
         except (WireError, EnvironmentBrokenError) as error:
             _log.error("no evaluation: %s", error)
             self.stop.sleep(1.0)
             return best
-        result = Evaluation(
-            version=weights.version,
-            update=weights.update,
-            trained_steps=weights.trained_steps,
-            env_steps=weights.env_steps,
-            return_mean=float(np.mean(played.returns)),
-            return_std=float(np.std(played.returns)),
-            length_mean=float(np.mean(played.lengths)),
-            episodes=len(played.returns),
-        )
         is_best = best is None or result.return_mean > best
         if is_best:
             best = result.return_mean
-            self._keep(encode_weights(weights), result)
+            self._keep(weights, result)
         fields = {**asdict(result), "best_return_mean": best if best is not None else result.return_mean}
         if is_best:
             fields["best_version"] = weights.version
@@ -184,23 +188,17 @@ class Evaluator:
             _log.warning("the best evaluation so far is unreadable, beginning anew: %s", error)
             return None
 
-    def _keep(self, blob: bytes, result: Evaluation) -> None:
-        """Keep the best policy; written aside, then renamed."""
+    def _keep(self, weights: Weights, result: Evaluation) -> None:
         if self.run_dir is None:
             return
         try:
-            for name, content in (
-                (BEST_POLICY, blob),
-                (BEST_EVALUATION, json.dumps(asdict(result), indent=2).encode()),
-            ):
-                aside = self.run_dir / f"{name}.writing"
-                aside.write_bytes(content)
-                aside.replace(self.run_dir / name)
+            keep_best(self.run_dir, weights, result)
         except OSError as error:
             _log.error("cannot keep the best policy: %s", error)
 
 
-def _serve(options: EvaluatorOptions, stop: StopRequest) -> ExitStatus:
+def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
+    options = parse_arguments(EvaluatorOptions, argv, "dppo-redis evaluator")
     os.nice(_NICENESS)
     if options.run_dir is not None and not options.run_dir.is_dir():
         raise ConfigurationError(f"{options.run_dir} is not a directory")
@@ -211,9 +209,7 @@ def _serve(options: EvaluatorOptions, stop: StopRequest) -> ExitStatus:
     try:
         description = wait_for_description(store, patience, stop)
         if description is not None:
-            Evaluator(
-                description, store, WeightStore(client, keys), patience, stop, options.run_dir
-            ).run()
+            Evaluator(description, store, WeightStore(client, keys), patience, stop, options.run_dir).run()
     except StoppedError as error:
         _log.info("%s", error)
     return ExitStatus.DONE
@@ -221,9 +217,8 @@ def _serve(options: EvaluatorOptions, stop: StopRequest) -> ExitStatus:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
-    options = tyro.cli(EvaluatorOptions, args=argv, prog="dppo-redis evaluator")
     configure("evaluator")
-    return run_service(partial(_serve, options))
+    return run_service(partial(_serve, argv))
 
 
 if __name__ == "__main__":

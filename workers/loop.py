@@ -99,7 +99,8 @@ class Actor:
                     collector, builds = self.build_collector(builds), builds + 1
                 rollout = collector.collect(policy)
             except EnvironmentBrokenError as error:
-                collector = self._give_up(collector, error)
+                self._recover(collector, error)
+                collector = None
                 continue
             self.failures = 0
             situation = self._push(rollout, policy) or self._look()
@@ -116,7 +117,7 @@ class Actor:
             if situation.backlog < situation.backlog_high and situation.state != PAUSE and not no_weights:
                 break
             started = time.monotonic()
-            self.stop.sleep(random.uniform(0.5, 1.5) * pause_s)  # noqa: S311 not for secrets
+            self.stop.sleep(random.uniform(0.5, 1.5) * pause_s)
             pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
             situation = self._look()
             self.stats.waited_s += time.monotonic() - started
@@ -173,12 +174,13 @@ class Actor:
         report = self.stats.report(policy, self.producer)
         self.patience.call("register", lambda: self.registry.beat(self.stats.slot, report))
 
-    def _give_up(self, collector: Collector | None, error: EnvironmentBrokenError) -> None:
+    def _recover(self, collector: Collector | None, error: EnvironmentBrokenError) -> None:
         """Close broken environments and pause; new ones are built, until it has failed too often."""
         self.failures += 1
         self.stats.last_error = str(error)
         _log.error("%s\n%s", error, "".join(traceback.format_exception(error)))
-        self.patience.call("report the error", lambda: self.store.append_error(f"actor {self.stats.slot}", str(error)))
+        service = f"actor {self.stats.slot}"
+        self.patience.call("report the error", lambda: self.store.append_error(service, str(error)))
         if collector is not None:
             collector.close()
         if self.failures >= _MOST_FAILURES:

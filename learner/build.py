@@ -1,0 +1,31 @@
+"""Builds the network and its optimiser from a run's configuration; learner and serial baseline alike."""
+
+import torch
+
+from dppo_redis.config import RunConfig
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.policy import ActorCritic
+from dppo_redis.spec import RunDescription
+from learner.ppo_update import PpoUpdate
+
+
+def build_ppo(config: RunConfig, description: RunDescription, update_epochs: int) -> PpoUpdate:
+    """Network and optimiser, seeded; the serial baseline builds the same."""
+    torch.manual_seed(config.seed)
+    spec = description.spec
+    model = ActorCritic(spec.observation.size, spec.action, spec.hidden, spec.activation)
+    return PpoUpdate(model, config.ppo, update_epochs, config.seed, pick_device(config.device))
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` takes the GPU where there is one.
+
+    Raises:
+        ConfigurationError: a GPU is asked for that this machine does not have.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigurationError(f"device: this machine has no {name}; use auto or cpu")
+    return device

@@ -1,0 +1,226 @@
+"""`dppo-redis serial`: one process, no Redis, the same collector and update.
+
+What every distributed run is compared with, and what a newcomer debugs with.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dppo_redis.acting import ActingPolicy
+from dppo_redis.config import RunConfig
+from dppo_redis.environments import inspect, make_vector
+from dppo_redis.errors import ExitStatus, StoppedError
+from dppo_redis.logs import configure
+from dppo_redis.pacing import batch_is_full, derive
+from dppo_redis.rollout import Rollout, validate
+from dppo_redis.run_store import Evaluation
+from dppo_redis.shutdown import StopRequest
+from dppo_redis.spec import RunDescription, describe_run
+from dppo_redis.weights import Weights
+from learner.batch import stack
+from learner.build import build_ppo
+from learner.goal import Finished, Goal, judge_goal
+from learner.metrics import MetricsFiles, make_record
+from learner.ppo_update import PpoUpdate, UpdateReport
+from learner.progress import Progress
+from ops import cli
+from ops.options import SerialOptions, read_options
+from ops.plot import plot_run
+from ops.run_directory import choose, prepare, write_summary
+from ops.view import Screen, derived_table, progress_stream, summary_table
+from workers.collect import Collector
+from workers.envs import Environments
+from workers.evaluate import evaluate, keep_best
+from workers.seeding import actor_seeds
+
+_LINE_PERIOD_S = 2.0
+_log = logging.getLogger("dppo")
+
+
+@dataclass
+class Serial:
+    """A collector and an update in turn."""
+
+    config: RunConfig
+    description: RunDescription
+    collector: Collector
+    ppo: PpoUpdate
+    metrics: MetricsFiles
+    run_dir: Path
+    screen: Screen
+    stop: StopRequest
+
+    def __post_init__(self) -> None:
+        self.progress = Progress()
+        self.goal = Goal(self.config.env_steps, self.config.target_return, self.config.target_on)
+        self.evaluation: Evaluation | None = None
+        self.best: float | None = None
+        self.finished: Finished | None = None
+        self.began = time.monotonic()
+        self.next_evaluation = 0.0
+        self.next_line = 0.0
+
+    def run(self) -> None:
+        """Train until the goal is reached or a stop is asked for."""
+        while self.finished is None and not self.stop.requested:
+            policy = self._policy()
+            started = time.monotonic()
+            rollouts = self._collect(policy)
+            collected = time.monotonic()
+            batch = stack(rollouts)
+            report = self.ppo.update(batch, self.progress.trained_steps / self.config.env_steps)
+            self.progress.add_update(batch.steps, [0] * len(rollouts), batch.episode_returns.tolist())
+            self.progress.train_s = time.monotonic() - self.began
+            if time.monotonic() >= self.next_evaluation:
+                self._evaluate()
+            self._record(report, collected - started, time.monotonic() - collected)
+            self._judge()
+        if not self.stop.requested and not self._is_evaluated():
+            self._evaluate()
+            self._judge()
+
+    def _collect(self, policy: ActingPolicy) -> list[Rollout]:
+        """Rollouts of one batch: one, unless the rollout length was set to less."""
+        rollouts: list[Rollout] = []
+        while True:
+            rollout = self.collector.collect(policy)
+            validate(rollout, self.description.spec)
+            rollouts.append(rollout)
+            if batch_is_full(sum(r.steps for r in rollouts), rollout.steps, self.config.ppo.batch_steps):
+                return rollouts
+            # The next one is written into the same buffers.
+            rollouts[-1] = replace(rollout, **{name: array.copy() for name, array in vars(rollout).items()})
+
+    def _policy(self) -> ActingPolicy:
+        steps = self.progress.trained_steps
+        update = self.progress.update
+        weights = Weights(
+            1, update + 1, update, steps, steps, self.description.digest, self.ppo.model.acting_arrays()
+        )
+        return ActingPolicy(weights, self.description.spec)
+
+    def _evaluate(self) -> None:
+        """Greedy episodes, as rarely as the evaluator of a fleet would play them."""
+        started = time.monotonic()
+        policy = self._policy()
+        try:
+            self.evaluation = evaluate(policy, self.description, self.stop)
+        except StoppedError:
+            return
+        if self.best is None or self.evaluation.return_mean > self.best:
+            self.best = self.evaluation.return_mean
+            keep_best(self.run_dir, policy.weights, self.evaluation)
+        took_s = time.monotonic() - started
+        pause_s = max(self.config.evaluation.interval_s, took_s / self.config.evaluation.max_share - took_s)
+        self.next_evaluation = time.monotonic() + pause_s
+
+    def _is_evaluated(self) -> bool:
+        return self.evaluation is not None and self.evaluation.update == self.progress.update
+
+    def _judge(self) -> None:
+        evaluation = self.evaluation
+        self.finished = judge_goal(
+            self.goal,
+            self.progress,
+            self.progress.trained_steps,
+            evaluation.return_mean if evaluation else None,
+            evaluation.env_steps if evaluation else None,
+        )
+
+    def _record(self, report: UpdateReport, collect_s: float, update_s: float) -> None:
+        progress, evaluation = self.progress, self.evaluation
+        self.metrics.write(
+            make_record(
+                report,
+                update=progress.update,
+                trained_steps=progress.trained_steps,
+                env_steps=progress.trained_steps,
+                train_s=round(progress.train_s, 3),
+                return_mean=progress.return_mean,
+                episodes=progress.episodes,
+                evaluation_return=evaluation.return_mean if evaluation else None,
+                evaluation_steps=evaluation.env_steps if evaluation else None,
+                staleness_mean=0.0,
+                staleness_max=0,
+                version=progress.update,
+                wait_s=collect_s,
+                update_s=update_s,
+            )
+        )
+        if time.monotonic() >= self.next_line:
+            self.next_line = time.monotonic() + _LINE_PERIOD_S
+            self.screen.say(
+                f"{progress.trained_steps}/{self.config.env_steps} steps, {progress.steps_per_s():.0f}/s, "
+                f"update {progress.update}, return {progress.return_mean or 0:.1f}, "
+                f"evaluation {f'{evaluation.return_mean:.1f}' if evaluation else '-'}"
+            )
+
+    def summary(self) -> dict[str, Any]:
+        """The object that --json prints: that of `train` without the broker's fields."""
+        progress, evaluation, finished = self.progress, self.evaluation, self.finished
+        return {
+            "reason": finished.reason if finished and not self.stop.requested else "stopped",
+            "env_steps": progress.trained_steps,
+            "trained_steps": progress.trained_steps,
+            "wall_s": round(time.monotonic() - cli.STARTED, 3),
+            "train_s": round(progress.train_s, 3),
+            "steps_per_s": round(progress.steps_per_s(), 1),
+            "updates": progress.update,
+            "return_mean": evaluation.return_mean if evaluation else None,
+            "return_episodes": evaluation.episodes if evaluation else 0,
+            "target_step": finished.target_step if finished else None,
+            "train_return_mean": progress.return_mean,
+            "run_dir": str(self.run_dir),
+        }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    configure("serial")
+    stop = StopRequest().install()
+    options = read_options(SerialOptions, argv, "dppo-redis serial")
+    torch.set_num_threads(1)
+    config = options.config
+    spaces = inspect(config.env_id, config.env_kwargs)
+    derived = derive(config, spaces.observation, spaces.action, serial=True)
+    directory = choose(config, options.run, options.run_dir, resume=False)
+    prepare(directory, config, resume=False, overwrite=options.overwrite)
+    screen = Screen(progress_stream(options.json))
+    screen.print(derived_table(config, derived, serial=True))
+    description = describe_run(config, spaces.observation, spaces.action, derived.rollout_steps)
+    seeds = actor_seeds(config.seed, slot=0, boot=1, count=config.envs_per_actor)
+    vector = make_vector(config.env_id, config.env_kwargs, config.envs_per_actor, config.vectorization)
+    serial = Serial(
+        config=config,
+        description=description,
+        collector=Collector(Environments(vector, seeds.environments), description.spec, seeds),
+        ppo=build_ppo(config, description, derived.update_epochs),
+        metrics=MetricsFiles(directory.path, first_update=0),
+        run_dir=directory.path,
+        screen=screen,
+        stop=stop,
+    )
+    try:
+        serial.run()
+    finally:
+        serial.metrics.close()
+        serial.collector.close()
+    return _conclude(serial, directory.run, json_wanted=options.json)
+
+
+def _conclude(serial: Serial, run: str, *, json_wanted: bool) -> int:
+    summary = serial.summary()
+    evaluation = serial.evaluation
+    write_summary(serial.run_dir, summary)
+    plot_run(serial.run_dir, run, (evaluation.env_steps, evaluation.return_mean) if evaluation else None)
+    serial.screen.print(summary_table(summary))
+    if json_wanted:
+        print(json.dumps(summary), flush=True)
+    return serial.stop.exit_status if serial.stop.requested else ExitStatus.DONE
