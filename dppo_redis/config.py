@@ -101,7 +101,7 @@ class EvaluationConfig(Section):
     interval_s: float = Field(0.25, ge=0, le=86_400)
     """Least time between two evaluations; slow ones wait longer, see max_share"""
     max_share: float = Field(0.05, gt=0, le=1)
-    """Share of its time the evaluator may spend playing"""
+    """Share of one core that evaluation may use"""
 
 
 class CheckpointConfig(Section):

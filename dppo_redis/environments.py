@@ -1,8 +1,10 @@
 """Builds environments. The only user of `gymnasium.make`; refuses what is unsupported, by name."""
 
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium
@@ -31,6 +33,8 @@ def make_single(env_id: str, env_kwargs: dict[str, EnvValue]) -> gymnasium.Env[A
     """
     if not env_id:
         raise ConfigurationError("name an environment, for example: dppo-redis train CartPole-v1")
+    if ":" in env_id and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # module:EnvId of the user's own; last, to shadow nothing
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # advice of gymnasium's checker is not an error
@@ -105,7 +109,7 @@ def make_vector(
 def _make_native(
     env_id: str, env_kwargs: dict[str, EnvValue], count: int
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any] | None:
-    spec = gymnasium.spec(env_id)
+    spec = gymnasium.spec(env_id.rpartition(":")[2])
     if spec.vector_entry_point is None or spec.additional_wrappers:
         return None
     try:

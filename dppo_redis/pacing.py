@@ -45,12 +45,13 @@ def derive(
     per_update = max(1, round(ppo.batch_steps / rows))
     samples = per_update * rows
     epochs = ppo.update_epochs or (SERIAL_UPDATE_EPOCHS if serial else DISTRIBUTED_UPDATE_EPOCHS)
-    high = backlog_high(per_update, actors, config.max_staleness)
+    high = backlog_high(per_update, actors, config.max_staleness, config.publish_every)
     if not serial and high < 1:
+        needed = math.ceil((actors + 1) / per_update) + config.publish_every - 2
         raise ConfigurationError(
             f"{actors} actors with {per_update} rollouts per update cannot stay within "
-            f"max_staleness {config.max_staleness}: set max_staleness to "
-            f"{math.ceil(actors / per_update)} or more, or use fewer actors or shorter rollouts"
+            f"max_staleness {config.max_staleness}: set max_staleness to {needed} or more, "
+            "or use fewer actors or shorter rollouts"
         )
     return Derived(
         rollout_steps=rollout_steps,
@@ -60,27 +61,30 @@ def derive(
         update_epochs=epochs,
         gradient_steps_per_update=epochs * math.ceil(samples / ppo.minibatch_size),
         backlog_high=high,
-        expected_lag=0.0 if serial else expected_lag(high, actors, per_update, config.publish_every),
+        expected_lag=0.0 if serial else expected_lag(high, per_update, config.publish_every),
         rollout_bytes=_rollout_bytes(rows, config.envs_per_actor, observation, action),
     )
 
 
-def backlog_high(rollouts_per_update: int, actors: int, max_staleness: int) -> int:
+def backlog_high(rollouts_per_update: int, actors: int, max_staleness: int, publish_every: int) -> int:
     """The backlog at which actors wait.
 
     A rollout that starts below `high` finds at most high - 1 unsettled rollouts and actors - 1
     unfinished ones before it, so it is used at most (high + actors - 1) // rollouts_per_update
-    updates later. Two batches are enough to keep the learner busy; the staleness limit may ask
-    for less. Below 1 means that the limit cannot be kept.
+    updates later, and its weights were at most publish_every - 1 updates old when it started.
+    Two batches are enough to keep the learner busy; the staleness limit may ask for less. Below 1
+    means that the limit cannot be kept.
     """
-    within_limit = rollouts_per_update * (max_staleness + 1) - actors
+    within_limit = rollouts_per_update * (max_staleness + 2 - publish_every) - actors
     return min(2 * rollouts_per_update, within_limit)
 
 
-def expected_lag(high: int, actors: int, rollouts_per_update: int, publish_every: int) -> float:
-    """Mean age, in updates, of a rollout when it is used, while the learner is the bottleneck."""
-    waiting = high + actors / 2 - rollouts_per_update / 2
-    return max(0.0, waiting / rollouts_per_update - 0.5) + (publish_every - 1) / 2
+def expected_lag(high: int, rollouts_per_update: int, publish_every: int) -> float:
+    """Mean age, in updates, of a rollout when it is used, while the learner is the bottleneck.
+
+    Of the `high` unsettled rollouts one batch is in training; the others wait for their turn.
+    """
+    return max(0.0, high / rollouts_per_update - 1) + (publish_every - 1) / 2
 
 
 def batch_is_full(valid_rows: int, last_rollout_rows: int, batch_steps: int) -> bool:
@@ -90,6 +94,11 @@ def batch_is_full(valid_rows: int, last_rollout_rows: int, batch_steps: int) -> 
     rollout because of them would make every batch half as large again.
     """
     return valid_rows > 0 and valid_rows + last_rollout_rows / 2 >= batch_steps
+
+
+def rollouts_missing(valid_rows: int, last_rollout_rows: int, batch_steps: int) -> int:
+    """How many more rollouts of the last one's size make the batch full; at least 1."""
+    return max(1, math.ceil((batch_steps - valid_rows) / last_rollout_rows - 0.5))
 
 
 def _rollout_bytes(rows: int, count: int, observation: ObservationSpec, action: ActionSpec) -> int:

@@ -75,6 +75,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         learner.status,
         derived.rollouts_per_update,
         config.max_staleness,
+        config.publish_every,
     )
     try:
         learner.patience.call("start the keeper", keeper.start)

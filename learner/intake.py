@@ -14,7 +14,7 @@ from typing import Protocol
 from dppo_redis.errors import WireError
 from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.logs import Rarely
-from dppo_redis.pacing import batch_is_full
+from dppo_redis.pacing import batch_is_full, rollouts_missing
 from dppo_redis.rollout import Rollout, RolloutHeader, validate
 from dppo_redis.rollout_stream import Entry, parse_header
 from dppo_redis.spec import Spec
@@ -122,6 +122,11 @@ class Intake:
         batch, self._gathered = self._gathered, []
         return batch
 
+    @property
+    def gathered(self) -> int:
+        """Rollouts in hand that wait for their batch to fill."""
+        return len(self._gathered)
+
     def settled(self, batch: Sequence[Accepted]) -> None:
         """The batch is settled; its entries will not be delivered again."""
         self._in_hand.difference_update(accepted.entry_id for accepted in batch)
@@ -131,9 +136,9 @@ class Intake:
 
     def _wanted(self) -> int:
         """Entries still missing for the batch, bounded in number and in bytes."""
-        missing = -(-(self._batch_steps - self._rows()) // max(1, self._last_rows))
+        missing = rollouts_missing(self._rows(), self._last_rows, self._batch_steps)
         by_bytes = int(_READ_BYTES / self._entry_bytes)
-        return max(1, min(missing, by_bytes, _MOST_ENTRIES))
+        return min(missing, max(1, by_bytes), _MOST_ENTRIES)
 
     def _consider(self, entry: Entry, learner_update: int, lineage: Lineage) -> Settlement | None:
         """Take an entry into the batch, or say how it is settled instead."""

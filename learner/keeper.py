@@ -34,6 +34,7 @@ class Keeper:
         status: Callable[[], Fields],
         rollouts_per_update: int,
         max_staleness: int,
+        publish_every: int,
     ) -> None:
         self._authority = authority
         self._store = store
@@ -41,6 +42,8 @@ class Keeper:
         self._status = status
         self._rollouts_per_update = rollouts_per_update
         self._max_staleness = max_staleness
+        self._publish_every = publish_every
+        self._actor_wait_share = 0.0  # of the fleet, when it was last seen
         self._failure: DppoError | None = None
         self._closing = threading.Event()
         self._rarely = Rarely()
@@ -84,8 +87,14 @@ class Keeper:
             balance = self._authority.audit()
             living = self._registry.living()
             self._registry.forget_dead(living)
-            high = max(1, backlog_high(self._rollouts_per_update, len(living), self._max_staleness))
+            high = backlog_high(
+                self._rollouts_per_update, len(living), self._max_staleness, self._publish_every
+            )
+            high = max(1, high)
             self._store.set_backlog_high(high)
+            if living:
+                shares = [float(report.get("wait_share") or 0) for report in living.values()]
+                self._actor_wait_share = sum(shares) / len(shares)
             ledger = self._authority.books.ledger
             self._authority.write_status(
                 {
@@ -95,6 +104,7 @@ class Keeper:
                     "version": self._authority.version,
                     "learner": self._authority.owner,
                     "actors": len(living),
+                    "actor_wait_share": round(self._actor_wait_share, 4),
                     "backlog_high": high,
                     "entries_added": balance.entries_added,
                     "backlog": balance.backlog,

@@ -49,7 +49,7 @@ class Learner:
         self.finished: Finished | None = None
         self.published_update = -1
         self.evaluation: Evaluation | None = None
-        self.train_began: float | None = None  # monotonic; None before the first rollout
+        self.train_began: float | None = None  # monotonic; when the first rollout came
         self.train_s_before = self.progress.train_s
         self.saved_at = time.monotonic()
         self.checkpoint_update = -1
@@ -97,8 +97,8 @@ class Learner:
             return None
         if self.train_began is not None:
             self.waited_s += time.monotonic() - started
-        elif batch is not None:
-            self.train_began = started
+        elif batch is not None or self.intake.gathered:
+            self.train_began = time.monotonic()
         return batch
 
     def _train(self, accepted: list[Accepted]) -> None:

@@ -99,11 +99,8 @@ class Training:
         for process in processes:
             looping = self.restarts.is_looping(process, update, time.monotonic())
             if process.gave_up or looping:
-                how = "keeps ending" if looping else "gave up"
-                raise RunFailedError(
-                    f"{process.name} {how} (status {process.exit_status}): {last_line(process.log)} "
-                    f"(log: {process.log})"
-                )
+                how = "keeps ending" if looping else f"gave up (status {process.exit_status})"
+                raise RunFailedError(f"{process.name} {how}: {last_line(process.log)} (log: {process.log})")
 
     def finish(self) -> None:
         """Ask the services to end by themselves and wait for them, the last evaluation included."""
@@ -329,6 +326,7 @@ def _empty_summary(training: Training) -> dict[str, Any]:
         "staleness": {"mean": 0.0, "max": 0, "limit": limit},
         "ledger": ledger_json(Ledger(), 0, 0, 0),
         "actors": training.most_actors,
+        "actor_wait_share": 0.0,
         "run_dir": str(training.directory.path),
     }
 
@@ -348,6 +346,7 @@ def _fill_from_status(summary: dict[str, Any], status: RunStatus) -> None:
         return_episodes=evaluation.episodes if evaluation else 0,
         target_step=status.control.target_step,
         train_return_mean=float(return_mean) if return_mean else None,
+        actor_wait_share=status.number("actor_wait_share"),
     )
     summary["staleness"].update(mean=status.number("staleness_mean"), max=status.integer("staleness_max"))
 

@@ -91,6 +91,7 @@ def _facts(status: RunStatus) -> list[tuple[str, str]]:
     )
     drops = ", ".join(f"{name} {count}" for name, count in drops_of(status)) or "none"
     episodes = status.integer("episodes")
+    fleet_waits = 100 * status.number("actor_wait_share")
     waits = 100 * status.number("learner_wait_share")
     version, epoch = status.integer("version"), status.integer("epoch")
     mean, most = status.number("staleness_mean"), status.integer("staleness_max")
@@ -107,7 +108,10 @@ def _facts(status: RunStatus) -> list[tuple[str, str]]:
         ("staleness", f"mean {mean:.2f}, max {most}, limit {limit} updates"),
         ("backlog", f"{status.integer('backlog')} rollouts (actors wait at {high})"),
         ("rollouts", f"{produced:,} produced, dropped: {drops}, imbalance {imbalance}"),
-        ("actors", f"{len(status.actors)} alive; the learner waits {waits:.0f} % of its time"),
+        (
+            "actors",
+            f"{len(status.actors)} alive, waiting {fleet_waits:.0f} % of the time; the learner {waits:.0f} %",
+        ),
     ]
 
 

@@ -142,16 +142,17 @@ class Evaluator:
                     return
                 self.stop.sleep(_POLL_S)
                 continue
-            started = time.monotonic()
+            began = time.monotonic()
+            cpu_before_s = time.process_time()
             best = self._evaluate(best)
             seen = newest
-            took_s = time.monotonic() - started
+            # What training could have used is computing time; an environment that sleeps costs none.
+            share_s = (time.process_time() - cpu_before_s) / join.evaluation_max_share
             if not ending:
-                self._rest(max(join.evaluation_interval_s, took_s / join.evaluation_max_share - took_s))
+                self._rest_until(began + max(join.evaluation_interval_s, share_s))
 
-    def _rest(self, seconds: float) -> None:
+    def _rest_until(self, deadline: float) -> None:
         """Wait for the next turn, but wake when the run ends."""
-        deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0 and not self.stop.requested:
             self.stop.sleep(min(left, 4 * _POLL_S))
             if self.patience.call("read control", self.store.control).state == STOP:

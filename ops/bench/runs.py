@@ -1,0 +1,41 @@
+"""Runs the product as a user would, in a temporary directory, and returns its JSON objects."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def run(arguments: Sequence[str], directory: Path | None = None) -> dict[str, Any]:
+    """Run `dppo-redis ARGUMENTS --json`; its artefacts stay only where `directory` is given."""
+    with tempfile.TemporaryDirectory(prefix="dppo-bench-") as temporary:
+        run_dir = directory or Path(temporary) / "run"
+        command = [sys.executable, "-m", "ops", *arguments, "--json", "--run-dir", str(run_dir)]
+        finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+        if finished.returncode != 0:
+            raise SystemExit(
+                f"{' '.join(command)} ended with {finished.returncode}:\n{finished.stderr[-2000:]}"
+            )
+        result: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
+        return result
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def name_of(actors: int | None) -> str:
+    """How a configuration is called in the tables."""
+    return "serial" if actors is None else f"{actors} actors"
+
+
+def command_of(actors: int | None, env_id: str) -> list[str]:
+    """The command line of a configuration, defaults otherwise."""
+    return ["serial", env_id] if actors is None else ["train", env_id, "--actors", str(actors)]
