@@ -88,8 +88,31 @@ def make_model(spec: Spec, seed: int = 0) -> ActorCritic:
         return ActorCritic(spec.observation.size, spec.action, spec.hidden, spec.activation)
 
 
+def constant_model(spec: Spec, outputs: Sequence[float], log_std: float = 0.0) -> ActorCritic:
+    """A network whose logits or means are `outputs` whatever it sees."""
+    model = make_model(spec)
+    with torch.no_grad():
+        head = model.policy[-1]
+        assert isinstance(head, torch.nn.Linear)
+        head.weight.zero_()
+        head.bias.copy_(torch.tensor(outputs))
+        if model.continuous:
+            model.log_std.fill_(log_std)
+    return model
+
+
+def scattered_model(spec: Spec, seed: int = 0) -> ActorCritic:
+    """A network like one after long training: large weights, biases, and no two deviations alike."""
+    model = make_model(spec, seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
 def make_weights(spec: Spec, model: ActorCritic | None = None, **identity: Any) -> Weights:
-    """A publication of `model`; `identity` may set epoch, version, update, spec and the step counts."""
+    """A publication of `model`; `identity` may set epoch, version, update and the step counts."""
     weights = Weights(
         epoch=1,
         version=1,

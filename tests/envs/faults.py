@@ -1,7 +1,10 @@
 """Environments that misbehave, each in one way."""
 
+import os
+import signal
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -79,6 +82,56 @@ class Slow(FixedLength):
     def step(self, action: np.int64) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
         time.sleep(self.pause_s)
         return super().step(action)
+
+
+class Dies(FixedLength):
+    """Kills the process it is in when it is told to take action 1."""
+
+    def step(self, action: np.int64) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
+        if action == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+class OddNumbers(FixedLength):
+    """Rewards and flags are right, but of another type in each step."""
+
+    kinds: ClassVar[list[Callable[[float], Any]]] = [np.float32, np.float64, np.int64, int, np.array]
+
+    def step(self, action: np.int64) -> tuple[Vector, Any, Any, Any, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = super().step(action)
+        kind = self.kinds[self.taken % len(self.kinds)]
+        flag = int if self.taken % 2 else np.bool_
+        return observation, kind(reward), flag(terminated), flag(truncated), info
+
+
+class OddInfos(FixedLength):
+    """The info has another form in each step, and never the one that its neighbour's has."""
+
+    forms: ClassVar[list[dict[Any, Any]]] = [
+        {"a": 1},
+        {"a": "text", 7: 8},
+        {"a": None, "b": {1, 2}},
+        {"a": np.zeros(3), "final_obs": "mine"},
+        {"a": np.zeros((2, 2)), "final_info": None},
+        {"a": {"b": object()}},
+        {},
+    ]
+    place = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Vector, dict[str, Any]]:
+        self.place = self.place if seed is None else seed
+        observation, _ = super().reset(seed=seed, options=options)
+        return observation, self._form()
+
+    def step(self, action: np.int64) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated, truncated, self._form()
+
+    def _form(self) -> dict[Any, Any]:
+        return self.forms[(self.place + self.taken + self.begun) % len(self.forms)]
 
 
 class OldApi(gymnasium.Env[Vector, np.int64]):

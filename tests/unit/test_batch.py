@@ -1,0 +1,181 @@
+"""Whole rollouts side by side, and rows in minibatch order."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dppo_redis.rollout import Rollout
+from dppo_redis.spaces import ActionSpec, FloatArray
+from dppo_redis.wire import decode_rollout, encode_rollout
+from learner.batch import Batch, Rows, minibatches, stack, valid_rows
+from tests.factories import Row, box, make_batch, make_rollout, make_spec
+
+CPU = torch.device("cpu")
+SPEC = make_spec(rollout_steps=3)
+
+
+def rows_of(batch: Batch) -> Rows:
+    """Rows whose advantages are all 1 and whose values count the rows, valid or not."""
+    values = np.arange(batch.rewards.size, dtype=np.float32).reshape(batch.rewards.shape)
+    return valid_rows(batch, np.ones_like(values), values, CPU)
+
+
+@pytest.mark.parametrize("action", [None, box()], ids=["discrete", "box"])
+def test_rollouts_of_different_width_stand_side_by_side(action: ActionSpec | None) -> None:
+    spec = make_spec(rollout_steps=3, action=action)
+    rollouts = [make_rollout(spec, count=count, seed=count) for count in (2, 1, 4)]
+    batch = stack(rollouts)
+    place = 0
+    for rollout in rollouts:
+        columns = slice(place, place := place + rollout.rewards.shape[1])
+        for name in ("observations", "actions", "log_probs", "rewards", "terminated", "truncated", "valid"):
+            np.testing.assert_array_equal(getattr(batch, name)[:, columns], getattr(rollout, name))
+        np.testing.assert_array_equal(batch.last_observations[columns], rollout.last_observations)
+    assert batch.rewards.shape == (3, 7)
+    assert batch.steps == 21
+
+
+def test_final_observations_worked_by_hand() -> None:
+    """Row order of the batch is step before environment, across the rollouts."""
+
+    def rollout(ends: list[Row], marks: list[int]) -> Rollout:
+        finals = np.array([[mark, mark] for mark in marks], np.float32)
+        return make_rollout(SPEC, count=2, terminated=ends, final_observations=finals)
+
+    first = rollout([(0, 1), (2, 0)], [1, 20])
+    second = rollout([(0, 0), (1, 1)], [2, 10])
+    assert stack([first, second]).final_observations[:, 0].tolist() == [1, 2, 10, 20]
+
+
+def slow_final_observations(rollouts: list[Rollout]) -> list[list[float]]:
+    """Look up each ended row of the batch, one after another."""
+    found: list[list[float]] = []
+    for t in range(SPEC.rollout_steps):
+        for rollout in rollouts:
+            places = np.argwhere(rollout.ends)[:, 0] == t
+            found += rollout.final_observations[places].tolist()
+    return found
+
+
+@given(
+    counts=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    share=st.sampled_from([0.0, 0.2, 0.7, 1.0]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_final_observations_land_in_the_row_order_of_the_batch(
+    counts: list[int], share: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+
+    def ends(count: int) -> list[Row]:
+        return [(t, n) for t, n in np.ndindex(3, count) if rng.random() < share]
+
+    rollouts = [
+        make_rollout(SPEC, count=count, seed=index, terminated=ends(count), truncated=ends(count))
+        for index, count in enumerate(counts)
+    ]
+    batch = stack(rollouts)
+    assert batch.final_observations.tolist() == slow_final_observations(rollouts)
+    assert len(batch.final_observations) == batch.ends.sum()
+
+
+def test_episode_returns_keep_the_order_of_arrival() -> None:
+    first, second = (
+        make_rollout(SPEC, terminated=[(t, 0)], episode_returns=np.array([t], np.float32)) for t in (2, 0)
+    )
+    assert stack([first, second]).episode_returns.tolist() == [2, 0]
+
+
+def test_a_batch_is_a_copy_that_survives_what_happens_to_the_rollouts() -> None:
+    rollout = make_rollout(SPEC, terminated=[(1, 1)])
+    batch = stack([rollout])
+    kept = {name: array.copy() for name, array in vars(batch).items()}
+    for array in vars(rollout).values():
+        array[...] = 0
+    for name, array in kept.items():
+        np.testing.assert_array_equal(getattr(batch, name), array)
+
+
+def test_decoded_rollouts_become_rows_without_a_warning_and_leave_the_payload_alone() -> None:
+    """Known failure KF-WIRE-03: decoded arrays are read-only views, and tensors are written to."""
+    payload = encode_rollout(make_rollout(SPEC, terminated=[(1, 1)]))
+    before = decode_rollout(payload).observations.copy()
+    rows = rows_of(stack([decode_rollout(payload)]))
+    rows.observations.zero_()
+    np.testing.assert_array_equal(decode_rollout(payload).observations, before)
+
+
+def test_only_valid_rows_become_rows_and_in_row_order() -> None:
+    rows = rows_of(make_batch(SPEC, count=2, invalid=[(0, 1), (2, 0)]))
+    assert rows.values.tolist() == [0, 2, 3, 5]
+    assert rows.returns.tolist() == [1, 3, 4, 6]
+    assert {len(getattr(rows, name)) for name in vars(rows)} == {4}
+    assert len(rows) == 4
+
+
+@pytest.mark.parametrize(("action", "shape"), [(None, (6,)), (box(), (6, 2))], ids=["discrete", "box"])
+def test_rows_have_the_shapes_that_the_loss_wants(action: ActionSpec | None, shape: tuple[int, ...]) -> None:
+    rows = rows_of(make_batch(make_spec(rollout_steps=3, action=action)))
+    assert rows.observations.shape == (6, 2)
+    assert rows.actions.shape == shape
+    assert {tuple(x.shape) for x in (rows.log_probs, rows.advantages, rows.returns, rows.values)} == {(6,)}
+
+
+def test_a_batch_without_valid_rows_has_no_rows_and_no_minibatch() -> None:
+    batch = make_batch(SPEC)
+    rows = rows_of(replace(batch, valid=np.zeros_like(batch.valid)))
+    assert len(rows) == 0
+    assert list(minibatches(rows, 4, torch.Generator())) == []
+
+
+@given(count=st.integers(1, 12), size=st.integers(1, 40), seed=st.integers(0, 2**32 - 1))
+def test_minibatches_cover_every_row_exactly_once(count: int, size: int, seed: int) -> None:
+    rows = rows_of(make_batch(SPEC, count=count))
+    passes = list(minibatches(rows, size, torch.Generator().manual_seed(seed)))
+    seen = torch.cat([minibatch.values for minibatch in passes]).tolist()
+    assert sorted(seen) == list(range(3 * count))
+    assert [len(minibatch) for minibatch in passes[:-1]] == [size] * (len(passes) - 1)
+    assert 1 <= len(passes[-1]) <= size
+
+
+def test_the_last_minibatch_may_be_short() -> None:
+    """Nine rows by four."""
+    rows = rows_of(make_batch(SPEC, count=3))
+    assert [len(minibatch) for minibatch in minibatches(rows, 4, torch.Generator())] == [4, 4, 1]
+
+
+def test_a_row_keeps_its_numbers_together_when_rows_are_shuffled() -> None:
+    rows = rows_of(make_batch(SPEC, count=5))
+    table = {float(value): index for index, value in enumerate(rows.values)}
+    for minibatch in minibatches(rows, 4, torch.Generator().manual_seed(1)):
+        for index, value in enumerate(minibatch.values):
+            for name in vars(rows):
+                original = getattr(rows, name)[table[float(value)]]
+                torch.testing.assert_close(getattr(minibatch, name)[index], original)
+
+
+def order(seed: int, passes: int) -> list[list[float]]:
+    rows = rows_of(make_batch(SPEC, count=5))
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.cat([minibatch.values for minibatch in minibatches(rows, 4, generator)]).tolist()
+        for _ in range(passes)
+    ]
+
+
+def test_each_pass_has_an_order_of_its_own_and_a_seed_repeats_them_all() -> None:
+    first, second = order(seed=1, passes=2)
+    assert first != second
+    assert order(seed=1, passes=2) == [first, second]
+    assert order(seed=2, passes=1) != [first]
+
+
+def test_returns_are_advantages_plus_values() -> None:
+    batch = make_batch(SPEC)
+    advantages: FloatArray = np.full((3, 2), 0.5, np.float32)
+    rows = valid_rows(batch, advantages, np.full((3, 2), 2, np.float32), CPU)
+    assert rows.returns.tolist() == [2.5] * 6

@@ -1,0 +1,286 @@
+"""One PPO pass over a batch."""
+
+import math
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dppo_redis.config import PpoConfig
+from dppo_redis.policy import ActorCritic
+from dppo_redis.spec import Spec
+from learner.batch import Batch, stack
+from learner.ppo_update import PpoUpdate, UpdateReport
+from tests.factories import (
+    box,
+    constant_model,
+    discrete,
+    make_batch,
+    make_model,
+    make_policy,
+    make_ppo,
+    make_rollout,
+    make_spec,
+    scattered_model,
+)
+
+DISCRETE = make_spec(action=discrete(3))
+BOX = make_spec(action=box())
+SPECS = pytest.mark.parametrize("spec", [DISCRETE, BOX], ids=["discrete", "box"])
+
+
+def updater(
+    model: ActorCritic, ppo: PpoConfig | None = None, update_epochs: int = 2, seed: int = 0
+) -> PpoUpdate:
+    return PpoUpdate(model, ppo or make_ppo(), update_epochs, seed, torch.device("cpu"))
+
+
+def trained(batch: Batch, model: ActorCritic, progress: float = 0.0, **ppo: object) -> UpdateReport:
+    return updater(model, make_ppo(**ppo)).update(batch, progress)
+
+
+def weights_of(model: ActorCritic) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def assert_finite(report: UpdateReport, model: ActorCritic) -> None:
+    assert all(math.isfinite(number) for number in asdict(report).values())
+    assert bool(weights_of(model).isfinite().all())
+
+
+def fresh_batch(spec: Spec, model: ActorCritic, count: int = 4, seed: int = 0) -> Batch:
+    """Sampled with `model`; every row is an episode of its own."""
+    policy = make_policy(spec, model)
+    rollout = make_rollout(spec, count=count, seed=seed, terminated=np.ndindex(spec.rollout_steps, count))
+    noise = policy.noise(np.random.default_rng([seed, 1]), spec.rollout_steps, count)
+    outputs = policy.outputs(rollout.observations)
+    actions = policy.sample(outputs, noise)
+    return stack([replace(rollout, actions=actions, log_probs=policy.log_probs(outputs, actions))])
+
+
+# Known failure KF-PPO-03.
+@SPECS
+def test_a_last_minibatch_of_one_row_leaves_everything_finite(spec: Spec) -> None:
+    """Nine rows by four."""
+    model = make_model(replace(spec, rollout_steps=3))
+    report = trained(make_batch(replace(spec, rollout_steps=3), count=3), model, minibatch_size=4)
+    assert report.gradient_steps == 2 * 3
+    assert_finite(report, model)
+
+
+@SPECS
+def test_equal_advantages_leave_everything_finite(spec: Spec) -> None:
+    """Each row is an episode of reward 1 from the same observation."""
+    batch = fresh_batch(spec, make_model(spec))
+    same = replace(
+        batch,
+        rewards=np.ones_like(batch.rewards),
+        observations=np.ones_like(batch.observations),
+    )
+    model = make_model(spec)
+    assert_finite(trained(same, model), model)
+
+
+@SPECS
+def test_one_valid_row_leaves_everything_finite(spec: Spec) -> None:
+    batch = make_batch(spec)
+    valid = np.zeros_like(batch.valid)
+    valid[2, 1] = True
+    model = make_model(spec)
+    report = trained(replace(batch, valid=valid), model)
+    assert report.gradient_steps == 2
+    assert_finite(report, model)
+
+
+@SPECS
+def test_a_batch_without_valid_rows_makes_no_step(spec: Spec) -> None:
+    batch = make_batch(spec)
+    model = make_model(spec)
+    before = weights_of(model)
+    report = trained(replace(batch, valid=np.zeros_like(batch.valid)), model)
+    assert report.gradient_steps == 0
+    assert_finite(report, model)
+    assert torch.equal(weights_of(model), before)
+
+
+@SPECS
+def test_the_ratio_is_one_before_the_first_step_on_fresh_data(spec: Spec) -> None:
+    model = scattered_model(spec)
+    assert trained(fresh_batch(spec, model), model).ratio_error < 1e-4
+
+
+@SPECS
+def test_the_ratio_shows_data_of_another_policy(spec: Spec) -> None:
+    assert trained(fresh_batch(spec, make_model(spec)), scattered_model(spec)).ratio_error > 0.1
+
+
+@SPECS
+def test_the_same_seed_and_batch_give_the_same_weights_bit_for_bit(spec: Spec) -> None:
+    def after(seed: int) -> Tensor:
+        model = make_model(spec)
+        updates = updater(model, make_ppo(minibatch_size=4), seed=seed)
+        for batch_seed in range(3):
+            updates.update(make_batch(spec, seed=batch_seed), 0.0)
+        return weights_of(model)
+
+    assert torch.equal(after(1), after(1))
+    assert not torch.equal(after(1), after(2))
+
+
+def probability_of_first(model: ActorCritic) -> float:
+    with torch.no_grad():
+        log_probs, _ = model.log_probs_and_entropy(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64))
+    return float(log_probs.exp())
+
+
+def test_updates_raise_the_probability_of_the_better_action() -> None:
+    """A bandit of two arms, of which the first pays 1 and the second nothing."""
+    spec = make_spec(action=discrete(2), rollout_steps=16)
+    model = make_model(spec)
+    updates = updater(model, make_ppo(learning_rate=0.01), update_epochs=4)
+    reached = [probability_of_first(model)]
+    for seed in range(15):
+        batch = fresh_batch(spec, model, seed=seed)
+        rewards = (batch.actions == 0).astype(np.float32)
+        updates.update(replace(batch, rewards=rewards, observations=np.zeros_like(batch.observations)), 0.0)
+        reached.append(probability_of_first(model))
+    assert reached[0] == pytest.approx(0.5, abs=0.02)
+    assert reached[1] > reached[0]
+    assert reached[-1] > 0.9
+
+
+def test_updates_move_a_continuous_policy_to_the_better_actions() -> None:
+    """The reward is highest at (0.5, -0.5); the policy begins at (0, 0)."""
+    spec = make_spec(action=box(), rollout_steps=64)
+    model = constant_model(spec, [0, 0], log_std=-1.0)
+    updates = updater(model, make_ppo(learning_rate=0.01), update_epochs=4)
+    for seed in range(20):
+        batch = fresh_batch(spec, model, seed=seed)
+        rewards = -np.square(batch.actions - np.array([0.5, -0.5])).sum(-1).astype(np.float32)
+        updates.update(replace(batch, rewards=rewards), 0.0)
+    with torch.no_grad():
+        mean = model.policy(torch.zeros(1, 2))[0].tolist()
+    assert mean == pytest.approx([0.5, -0.5], abs=0.2)
+
+
+def test_the_critic_learns_the_returns() -> None:
+    """Every episode is one step of reward 3."""
+    spec = make_spec(action=discrete(2), rollout_steps=16)
+    model = make_model(spec)
+    updates = updater(model, make_ppo(learning_rate=0.01), update_epochs=10)
+    losses = []
+    for seed in range(10):
+        batch = fresh_batch(spec, model, seed=seed)
+        losses.append(updates.update(replace(batch, rewards=np.full_like(batch.rewards, 3)), 0.0).value_loss)
+    assert losses[0] > 1
+    assert losses[-1] < 0.02
+
+
+@pytest.mark.parametrize(("progress", "share"), [(0.0, 1.0), (0.25, 0.75), (1.0, 0.0), (1.5, 0.0)])
+def test_the_learning_rate_falls_linearly_to_zero(progress: float, share: float) -> None:
+    model = make_model(DISCRETE)
+    before = weights_of(model)
+    report = trained(
+        make_batch(DISCRETE), model, progress=progress, learning_rate=0.01, anneal_learning_rate=True
+    )
+    assert report.learning_rate == pytest.approx(0.01 * share)
+    assert torch.equal(weights_of(model), before) == (share == 0)
+
+
+def test_the_learning_rate_stays_without_annealing() -> None:
+    report = trained(make_batch(DISCRETE), make_model(DISCRETE), progress=0.9, learning_rate=0.01)
+    assert report.learning_rate == 0.01
+
+
+def test_an_update_makes_all_its_passes_over_all_minibatches() -> None:
+    """Eight rows by three are three minibatches."""
+    updates = updater(make_model(DISCRETE), make_ppo(minibatch_size=3), update_epochs=5)
+    assert updates.update(make_batch(DISCRETE), 0.0).gradient_steps == 5 * 3
+
+
+def test_gradients_are_clipped_to_the_norm_given() -> None:
+    model = scattered_model(DISCRETE)
+    batch = make_batch(DISCRETE)
+    trained(replace(batch, rewards=1000 * batch.rewards), model, max_grad_norm=0.125)
+    norms = [float(parameter.grad.norm()) for parameter in model.parameters() if parameter.grad is not None]
+    assert math.hypot(*norms) == pytest.approx(0.125, rel=1e-3)
+
+
+def test_the_report_shows_the_loss_of_the_first_step_when_there_is_only_one() -> None:
+    """One row: its advantage is normalised to 0, its ratio is 1, its critic is 0.
+
+    Returns are then the reward 2, so the value loss is 2^2 / 2; the entropy of two even arms is log 2.
+    """
+    spec = make_spec(action=discrete(2), rollout_steps=1)
+    model = constant_model(spec, [0, 0])
+    with torch.no_grad():
+        for parameter in model.value.parameters():
+            parameter.zero_()
+    batch = replace(fresh_batch(spec, model, count=1), rewards=np.array([[2]], np.float32))
+    report = updater(model, update_epochs=1).update(batch, 0.0)
+    expected = UpdateReport(
+        policy_loss=0.0,
+        value_loss=2.0,
+        entropy=math.log(2),
+        approx_kl=0.0,
+        clip_fraction=0.0,
+        explained_variance=0.0,
+        ratio_error=0.0,
+        learning_rate=1e-3,
+        gradient_steps=1,
+    )
+    assert asdict(report) == pytest.approx(asdict(expected), abs=1e-6)
+
+
+def test_a_critic_that_is_right_explains_all_variance_and_a_constant_one_none() -> None:
+    """Rewards are the first coordinate of the observation; both critics are set by hand."""
+    spec = make_spec(rollout_steps=32, hidden=(2,), activation="relu")
+    batch = fresh_batch(spec, make_model(spec))
+    batch = replace(batch, rewards=batch.observations[..., 0])
+
+    def explained(head: list[float]) -> float:
+        model = make_model(spec)
+        hidden, _, out = model.value
+        with torch.no_grad():
+            hidden.get_parameter("weight").copy_(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
+            out.get_parameter("weight").copy_(torch.tensor([head]))
+        return trained(batch, model).explained_variance
+
+    assert explained([1.0, -1.0]) == pytest.approx(1.0, abs=1e-5)
+    assert explained([0.0, 0.0]) == pytest.approx(0.0, abs=1e-5)
+    assert explained([-1.0, 1.0]) == pytest.approx(-3.0, rel=1e-3)
+
+
+# Known failure KF-ENV-01, the learner's side.
+@SPECS
+def test_rows_that_are_not_valid_have_no_influence_at_all(spec: Spec) -> None:
+    """The dummy row of a reset comes after the row that ended the episode."""
+    batch = make_batch(spec, terminated=[(0, 0)], truncated=[(2, 1)], invalid=[(1, 0), (3, 1)])
+
+    def after(junk: float) -> Tensor:
+        model = make_model(spec)
+        spoiled = {name: getattr(batch, name).copy() for name in ("observations", "rewards", "log_probs")}
+        for array in spoiled.values():
+            array[~batch.valid] = junk
+        updater(model).update(replace(batch, **spoiled), 0.0)
+        return weights_of(model)
+
+    assert torch.equal(after(0), after(1000))
+
+
+# Known failure KF-ENV-04: numbers that are finite, and pass validation, but near the end of their type.
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
+@SPECS
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("log_probs", -1000), ("log_probs", 1000), ("rewards", 3e38), ("rewards", 1e20), ("observations", 3e38)],
+)
+def test_absurd_but_finite_numbers_leave_the_weights_finite(spec: Spec, name: str, number: float) -> None:
+    batch = make_batch(spec)
+    array = getattr(batch, name).copy()
+    array[1:3, 0] = number
+    model = make_model(spec)
+    trained(replace(batch, **{name: array}), model)
+    assert bool(weights_of(model).isfinite().all())

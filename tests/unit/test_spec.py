@@ -1,0 +1,160 @@
+"""What actors and learner must agree on."""
+
+import json
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.spaces import ObservationSpec
+from dppo_redis.spec import WIRE_SCHEMA, JoinSettings, RunDescription, Spec, describe_run
+from tests.factories import box, discrete, make_config, make_description, make_spec
+
+SPEC = make_spec(env_kwargs={"gravity": 9.8, "wind": True, "mode": "hard", "lanes": 3})
+OTHERS: dict[str, list[Any]] = {
+    "env_id": ["Other-v0"],
+    "env_kwargs": [{}, {**SPEC.env_kwargs, "gravity": 9.81}, {**SPEC.env_kwargs, "wind": False}],
+    "observation": [ObservationSpec(3, "float32"), ObservationSpec(2, "float64")],
+    "action": [discrete(3), discrete(2, start=1), box(), box((-1, 1), (-1, math.inf)), box(dtype="float64")],
+    "rollout_steps": [5],
+    "hidden": [(9,), (8, 8)],
+    "activation": ["relu"],
+    "wire_schema": [WIRE_SCHEMA + 1],
+}
+CHANGES = pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in OTHERS.items() for value in values], ids=str
+)
+
+
+def test_each_field_of_the_spec_is_changed_by_these_tests() -> None:
+    assert set(OTHERS) == {field.name for field in fields(Spec)}
+
+
+# Known failure KF-OPS-05, the rule.
+@CHANGES
+def test_the_digest_changes_with_each_field(name: str, value: Any) -> None:
+    assert replace(SPEC, **{name: value}).digest() != SPEC.digest()
+
+
+def test_no_two_of_these_specs_share_a_digest() -> None:
+    digests = [replace(SPEC, **{name: value}).digest() for name, values in OTHERS.items() for value in values]
+    assert len(set(digests)) == len(digests)
+
+
+def test_the_digest_is_sixteen_hex_digits_and_the_same_for_equal_specs() -> None:
+    again = make_spec(env_kwargs=dict(reversed(SPEC.env_kwargs.items())))
+    assert again.digest() == SPEC.digest()
+    assert len(SPEC.digest()) == 16
+    int(SPEC.digest(), 16)
+
+
+def test_the_digest_of_a_known_spec_stays_what_it_was() -> None:
+    """Actors and learners of two releases compare it; a change needs a new wire schema."""
+    assert make_spec().digest() == "f2d88b7f3eacb2b3"
+    assert make_spec(action=box((-1, math.inf), (-0.1, 0.1))).digest() == "824e8353c062d99a"
+
+
+@CHANGES
+def test_differences_name_the_field_and_both_values(name: str, value: Any) -> None:
+    other = replace(SPEC, **{name: value})
+    (line,) = SPEC.differences(other)
+    assert line.startswith(f"{name}: ")
+    assert " != " in line
+
+
+@pytest.mark.parametrize("value", [1, 1.0], ids=["int", "float"])
+def test_differences_are_never_empty_when_digests_differ(value: Any) -> None:
+    """True, 1 and 1.0 are equal in Python, but the environment may tell them apart."""
+    mine, theirs = make_spec(env_kwargs={"wind": True}), make_spec(env_kwargs={"wind": value})
+    assert mine.digest() != theirs.digest()
+    assert mine.differences(theirs) != []
+
+
+def test_equal_specs_have_no_differences() -> None:
+    assert SPEC.differences(make_spec(env_kwargs=dict(SPEC.env_kwargs))) == []
+
+
+@CHANGES
+def test_a_spec_survives_json(name: str, value: Any) -> None:
+    spec = replace(SPEC, **{name: value})
+    again = Spec.from_json(json.loads(json.dumps(spec.to_json(), allow_nan=False)))
+    assert again == spec
+    assert again.digest() == spec.digest()
+
+
+@pytest.mark.parametrize("action", [discrete(3, start=-1), box((-math.inf, 0), (2, math.inf))], ids=str)
+def test_a_description_survives_its_text(action: Any) -> None:
+    description = make_description(make_spec(action=action), envs_per_actor=7)
+    assert RunDescription.from_text(description.to_text()) == description
+    assert RunDescription.from_text(description.to_text().encode()) == description
+
+
+def test_a_description_carries_the_digest_of_its_spec() -> None:
+    description = make_description(SPEC)
+    assert description.digest == SPEC.digest()
+    assert json.loads(description.to_text())["digest"] == SPEC.digest()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "3",
+        "[]",
+        "{}",
+        '{"spec": 1, "join": {}}',
+        '{"spec": {"wire_schema": 1}, "join": {}}',
+        b"\xff\xfe",
+        "[" * 10,
+    ],
+    ids=repr,
+)
+def test_a_text_that_is_no_description_is_a_configuration_error(text: str | bytes) -> None:
+    with pytest.raises(ConfigurationError, match="unreadable"):
+        RunDescription.from_text(text)
+
+
+@pytest.mark.parametrize("missing", ["spec", "join"])
+def test_a_description_that_lacks_a_part_is_a_configuration_error(missing: str) -> None:
+    values = json.loads(make_description().to_text())
+    del values[missing]
+    with pytest.raises(ConfigurationError, match=missing):
+        RunDescription.from_text(json.dumps(values))
+
+
+# Known failure KF-WIRE-06.
+@pytest.mark.parametrize("schema", [WIRE_SCHEMA - 1, WIRE_SCHEMA + 1])
+def test_a_run_of_another_wire_schema_says_which_release_to_install(schema: int) -> None:
+    text = make_description(replace(make_spec(), wire_schema=schema)).to_text()
+    with pytest.raises(ConfigurationError, match=f"schema {schema}.*install the learner's release"):
+        RunDescription.from_text(text)
+
+
+def test_a_learner_describes_what_its_configuration_says() -> None:
+    config = make_config(
+        env_id="Lander-v0",
+        env_kwargs={"wind": 0.5},
+        seed=9,
+        envs_per_actor=3,
+        vectorization="async",
+        network={"hidden": [32, 16], "activation": "relu"},
+        evaluation={"episodes": 5, "interval_s": 2.0, "max_share": 0.1},
+    )
+    description = describe_run(config, ObservationSpec(4, "float64"), discrete(2), rollout_steps=64)
+    assert description.spec == Spec(
+        env_id="Lander-v0",
+        env_kwargs={"wind": 0.5},
+        observation=ObservationSpec(4, "float64"),
+        action=discrete(2),
+        rollout_steps=64,
+        hidden=(32, 16),
+        activation="relu",
+    )
+    assert description.join == JoinSettings(9, 3, "async", 5, 2.0, 0.1)
+
+
+def test_what_actors_may_differ_in_leaves_the_digest_alone() -> None:
+    assert make_description(SPEC, seed=1).digest == make_description(SPEC, seed=2).digest
