@@ -167,6 +167,7 @@ class RunStore:
         """Where actors wait. A control key that somebody overwrote is removed; a full server is let be."""
         try:
             self._client.hset(self.keys.control, "backlog_high", str(high))
+            self._client.hsetnx(self.keys.control, "state", RUN)
         except redis.exceptions.OutOfMemoryError:
             return  # actors go on with the mark they have
         except redis.ResponseError as error:
@@ -197,18 +198,28 @@ class RunStore:
 
     def append_metrics(self, fields: Mapping[str, str | int | float]) -> None:
         """Add one plain entry to the capped metrics stream."""
-        self._client.xadd(self.keys.metrics, cast(Any, dict(fields)), maxlen=METRICS_KEPT, approximate=True)
+        self._append(self.keys.metrics, fields, METRICS_KEPT)
 
     def quarantine(self, entry_id: bytes, reason: str, detail: str, fields: Mapping[bytes, bytes]) -> None:
         """Keep the head of a refused entry for inspection."""
         head = {name: value[:QUARANTINE_BYTES] for name, value in list(fields.items())[:16]}
         record: dict[Any, Any] = {"entry": entry_id, "reason": reason, "detail": detail[:500], **head}
-        self._client.xadd(self.keys.quarantine, record, maxlen=QUARANTINE_KEPT, approximate=True)
+        self._append(self.keys.quarantine, record, QUARANTINE_KEPT)
 
     def append_error(self, service: str, text: str) -> None:
         """Record a traceback where an operator finds it."""
-        record: dict[Any, Any] = {"service": service, "error": text[-4000:]}
-        self._client.xadd(self.keys.errors, record, maxlen=ERRORS_KEPT, approximate=True)
+        self._append(self.keys.errors, {"service": service, "error": text[-4000:]}, ERRORS_KEPT)
+
+    def _append(self, key: str, fields: Mapping[Any, Any], kept: int) -> None:
+        """Add to a capped stream; a full server loses the record, which the logs and files have too."""
+        try:
+            self._client.xadd(key, dict(fields), maxlen=kept, approximate=True)
+        except redis.exceptions.OutOfMemoryError:
+            return
+        except redis.ResponseError as error:
+            if not str(error).startswith("WRONGTYPE"):
+                raise
+            self._client.unlink(key)
 
     def lease(self) -> tuple[str, int]:
         """(holder or '', milliseconds left)."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -28,6 +29,7 @@ class Batch:
     final_observations: FloatArray  # [E, O], of the ended rows of the stacked arrays, in row order
     last_observations: FloatArray  # [N, O]
     episode_returns: FloatArray  # [E], in order of arrival
+    staleness: npt.NDArray[np.int64]  # [N], updates, of the rollout that each column came in
 
     @property
     def steps(self) -> int:
@@ -40,8 +42,8 @@ class Batch:
         return self.terminated | self.truncated
 
 
-def stack(rollouts: Sequence[Rollout]) -> Batch:
-    """Copy rollouts, in the order given, into one batch."""
+def stack(rollouts: Sequence[Rollout], staleness: Sequence[int] | None = None) -> Batch:
+    """Copy rollouts, in the order given, into one batch; all of staleness 0 where none is given."""
 
     def side_by_side(name: str) -> Array:
         return np.concatenate([getattr(rollout, name) for rollout in rollouts], axis=1)
@@ -57,6 +59,9 @@ def stack(rollouts: Sequence[Rollout]) -> Batch:
         final_observations=_final_observations(rollouts),
         last_observations=np.concatenate([rollout.last_observations for rollout in rollouts]),
         episode_returns=np.concatenate([rollout.episode_returns for rollout in rollouts]),
+        staleness=np.repeat(
+            np.asarray(staleness or [0] * len(rollouts)), [r.rewards.shape[1] for r in rollouts]
+        ),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from dppo_redis.errors import ConfigurationError, DppoError, FencedError
 from dppo_redis.fenced_writes import EpochMissingError
+from dppo_redis.ledger import Outcome
 from dppo_redis.logs import Rarely
 from dppo_redis.pacing import backlog_high
 from dppo_redis.redis_client import TransientError, translated
@@ -99,6 +100,7 @@ class Keeper:
             self._authority.write_status(
                 {
                     **fields,
+                    **{outcome.value: ledger.of(outcome) for outcome in Outcome},
                     "env_steps": ledger.env_steps,
                     "epoch": self._authority.epoch,
                     "version": self._authority.version,

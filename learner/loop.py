@@ -5,7 +5,7 @@ Publishing comes before settling, so that an actor that waits for room finds the
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from dppo_redis.config import RunConfig
 from dppo_redis.errors import CheckpointError
@@ -25,6 +25,7 @@ from learner.metrics import MetricsFiles, make_record
 from learner.ppo_update import PpoUpdate, UpdateReport
 from learner.progress import Progress
 
+_RATIO_TOLERANCE = 1e-3
 _log = logging.getLogger("dppo")
 
 
@@ -104,7 +105,7 @@ class Learner:
     def _train(self, accepted: list[Accepted]) -> None:
         started = time.monotonic()
         staleness = [self.progress.update - a.header.update for a in accepted]
-        batch = stack([a.rollout for a in accepted])
+        batch = stack([a.rollout for a in accepted], staleness)
         report = self.ppo.update(batch, self.progress.trained_steps / self.config.env_steps)
         self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist())
         env_steps = self.authority.books.ledger.env_steps + batch.steps
@@ -114,6 +115,7 @@ class Learner:
             [Settlement(a.entry_id, Outcome.TRAINED, steps=a.header.steps) for a in accepted]
         )
         self.intake.settled(accepted)
+        self._compare(report)
         self._record(report, staleness, time.monotonic() - started)
         if time.monotonic() - self.saved_at >= self.config.checkpoint.interval_s:
             self.save()
@@ -152,6 +154,15 @@ class Learner:
         if self.train_began is not None:
             self.progress.train_s = self.train_s_before + time.monotonic() - self.train_began
 
+    def _compare(self, report: UpdateReport) -> None:
+        """Warn when actors and learner disagree about the same weights."""
+        if report.ratio_error is not None and report.ratio_error > _RATIO_TOLERANCE and self.rarely.due():
+            _log.warning(
+                "actors and learner disagree about the probabilities of fresh actions by a factor of "
+                "up to %.4f: are all machines on one release?",
+                1 + report.ratio_error,
+            )
+
     def _record(self, report: UpdateReport, staleness: list[int], update_s: float) -> None:
         self._advance_clock()
         total_s = self.waited_s + update_s
@@ -175,7 +186,8 @@ class Learner:
         )
         self.waited_s = 0.0
         self.metrics.write(record)
-        self.last_record = record
+        fields = {name: "" if value is None else value for name, value in asdict(record).items()}
+        self.patience.call("record metrics", lambda: self.store.append_metrics({"kind": "update", **fields}))
 
     def _judge(self) -> None:
         evaluation = self.evaluation

@@ -41,7 +41,7 @@ class UpdateRecord:
     approx_kl: float
     clip_fraction: float
     explained_variance: float
-    ratio_error: float
+    ratio_error: float | None  # of rows of staleness 0, before the first gradient step
     learning_rate: float
     gradient_steps: int
 

@@ -27,7 +27,7 @@ class UpdateReport:
     approx_kl: float
     clip_fraction: float
     explained_variance: float
-    ratio_error: float  # largest |ratio - 1| before the first step; ~0 when the data is fresh
+    ratio_error: float | None  # largest |ratio - 1| of rows of staleness 0 before the first step: ~0
     learning_rate: float
     gradient_steps: int
 
@@ -51,7 +51,7 @@ class PpoUpdate:
         """Train on one batch; `progress` is the share of the step budget trained so far."""
         learning_rate = self._anneal(progress)
         rows = self._rows(batch)
-        ratio_error = self._ratio_error(rows) if len(rows) else 0.0
+        ratio_error = self._ratio_error(batch, rows)
         explained = _explained_variance(rows) if len(rows) else 0.0
         sums = torch.zeros(5, device=self.device)
         count = 0
@@ -130,7 +130,12 @@ class PpoUpdate:
         return loss
 
     @torch.no_grad()
-    def _ratio_error(self, rows: Rows) -> float:
+    def _ratio_error(self, batch: Batch, rows: Rows) -> float | None:
+        """How far actor and learner disagree about the same weights; None without fresh rows."""
+        fresh = np.broadcast_to(batch.staleness == 0, batch.valid.shape)[batch.valid]
+        if not fresh.any():
+            return None
+        rows = rows.take(torch.from_numpy(fresh).to(self.device))
         log_probs, _ = self.model.log_probs_and_entropy(rows.observations, rows.actions)
         return float((log_probs - rows.log_probs).exp().sub(1).abs().max())
 

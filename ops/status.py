@@ -91,12 +91,8 @@ def status_json(status: RunStatus) -> dict[str, Any]:
         "reason": status.control.reason or None,
         "learner": {name: _plain(value) for name, value in sorted(status.fields.items())},
         "age_s": status.age_s if status.age_s is None else round(status.age_s, 1),
-        "ledger": ledger_json(
-            status.ledger,
-            status.integer("entries_added"),
-            status.integer("backlog"),
-            status.integer("imbalance"),
-        ),
+        # Of the status hash: all counted at one moment, so that they add up.
+        "ledger": {name: status.integer(name) for name in ledger_json(Ledger(), 0, 0, 0)},
         "drops": dict(status.ledger.reasons()),
         "evaluation": None if evaluation is None else vars(evaluation),
         "actors": {
