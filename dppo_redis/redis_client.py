@@ -89,17 +89,13 @@ def has_password(url: str) -> bool:
 
 
 def redact(url: str) -> str:
-    """The URL as logs and dumps may show it."""
+    """The URL as logs, dumps and screens may show it: less its secret; the user name stays."""
     parts = urlsplit(url)
-    netloc = parts.netloc.rpartition("@")
-    if netloc[1]:
-        netloc_text = f"{parts.username or ''}:***@{netloc[2]}" if ":" in netloc[0] else parts.netloc
-        parts = parts._replace(netloc=netloc_text)
-    query = "&".join(
-        "password=***" if item.startswith("password=") else item for item in parts.query.split("&") if item
-    )
-    text = urlunsplit(parts._replace(query=query))
-    return text.replace("unix:/", "unix:///", 1) if text.startswith("unix:/") and text[6] != "/" else text
+    query = "&".join(item for item in parts.query.split("&") if item and not item.startswith("password="))
+    if parts.scheme == "unix":
+        return f"unix://{parts.netloc}{parts.path}" + (f"?{query}" if query else "")
+    user = f"{parts.username}@" if parts.username else ""
+    return urlunsplit(parts._replace(netloc=user + parts.netloc.rpartition("@")[2], query=query))
 
 
 def connect(url: str, name: str) -> Client:

@@ -21,6 +21,7 @@ from dppo_redis.weights import WeightsId
 
 _HEADER_FIELDS = tuple(f.name for f in fields(RolloutHeader))
 _TEXT_FIELDS = ("boot", "spec")
+_STARTING_PAUSE_S = 0.05
 _LARGEST_NUMBER = 2**63 - 1
 _log = logging.getLogger("dppo")
 
@@ -82,6 +83,7 @@ class RolloutProducer:
         self._keys = keys
         self._stop = stop
         self._rarely = Rarely()
+        self._learner_is_starting = False
         self.ambiguous = 0  # sends whose reply was lost; the learner recognises the duplicates
         self.refused_full = 0  # sends that the server refused for want of memory
 
@@ -105,7 +107,8 @@ class RolloutProducer:
                 return situation
             if self._stop.requested:
                 raise StoppedError("stopped with a rollout in hand")
-            self._stop.sleep(pause_s)
+            # A learner that is just starting is worth a quick look: a rollout ages while it waits.
+            self._stop.sleep(min(pause_s, _STARTING_PAUSE_S) if self._learner_is_starting else pause_s)
         raise AssertionError("backoff is endless")
 
     def _try_push(self, entry: dict[Any, Any]) -> Situation | None:
@@ -122,8 +125,9 @@ class RolloutProducer:
             self._explain(classify(added))
             self.refused_full += isinstance(added, redis.exceptions.OutOfMemoryError)
             return None
-        if added is None:
-            return None  # the learner has not made the stream yet
+        self._learner_is_starting = added is None  # it has not made the stream yet
+        if self._learner_is_starting:
+            return None
         with translated():
             for reply in rest:
                 if isinstance(reply, redis.RedisError):

@@ -9,16 +9,18 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
 
-from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
+from dppo_redis.errors import DppoError, ExitStatus
 
 SETTLED_AGE_S = 1.5  # above supervisord's startsecs=1
 PARENT_PID_VARIABLE = "DPPO_PARENT_PID"
 _PR_SET_PDEATHSIG = 1
 _SLICE_S = 0.05
+_ORPHAN_POLL_S = 0.5
 
 
 class StopRequest:
@@ -61,15 +63,25 @@ class StopRequest:
 
 
 def die_with_parent() -> None:
-    """Have the kernel send SIGTERM when the parent dies (Linux; elsewhere nothing happens).
+    """Have this process get SIGTERM when its parent dies.
 
-    Ends the process at once when the parent named by DPPO_PARENT_PID is already gone.
+    On Linux the kernel sees to it, and it survives an exec. Elsewhere a thread looks. Ends the
+    process at once when the parent named by DPPO_PARENT_PID is already gone.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    else:
+        threading.Thread(target=terminate_when_orphaned, args=(os.getppid(),), daemon=True).start()
     expected = os.environ.get(PARENT_PID_VARIABLE)
     if expected is not None and os.getppid() != int(expected):
         sys.exit(ExitStatus.FAILED)
+
+
+def terminate_when_orphaned(parent: int) -> None:
+    """Wait until `parent` is no longer the parent, then send this process SIGTERM."""
+    while os.getppid() == parent:
+        time.sleep(_ORPHAN_POLL_S)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def run_service(main: Callable[[StopRequest], ExitStatus]) -> ExitStatus:
@@ -96,9 +108,3 @@ def _guarded(main: Callable[[StopRequest], ExitStatus], stop: StopRequest) -> Ex
     except Exception:  # the last frame of a service: the traceback goes to the log, once
         log.exception("this is a defect")
         return ExitStatus.FAILED
-
-
-def require_linux_parent_death() -> None:
-    """Refuse to start a fleet where nothing ends it when its owner is killed."""
-    if sys.platform != "linux":
-        raise ConfigurationError("`train` needs Linux; actors and learners run anywhere")

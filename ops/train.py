@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -32,12 +33,11 @@ from dppo_redis.redis_client import (
     translated,
 )
 from dppo_redis.run_store import STOP, RunStore
-from dppo_redis.shutdown import StopRequest, require_linux_parent_death
+from dppo_redis.shutdown import StopRequest
 from ops import cli
 from ops.broker import Broker, check_server, embedded
 from ops.fleet import Fleet, FleetError, ProcessState, last_line
 from ops.options import TrainOptions, read_options
-from ops.plot import plot_run
 from ops.run_directory import RunDirectory, choose, prepare, write_summary
 from ops.status import RunStatus, ledger_json, read_status
 from ops.supervisor.render import FleetPlan
@@ -47,6 +47,7 @@ _PERIOD_S = 0.25
 _LAST_EVALUATION_S = 600.0  # the last evaluation of a slow environment is worth waiting for
 _HASTY_STOP_S = 8.0  # after Ctrl-C or SIGTERM nobody wants to wait
 _LEASE_CHECK_S = 2.5
+_LONGEST_PARENT = 60
 _LOOP_WINDOW_S = 120.0
 _MOST_STARTS = 5
 _log = logging.getLogger("dppo")
@@ -152,7 +153,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     configure("train")
     stop = StopRequest().install()
     options = read_options(TrainOptions, argv, "dppo-redis train")
-    require_linux_parent_death()
     config = options.config
     spaces = inspect(config.env_id, config.env_kwargs)
     derived = derive(config, spaces.observation, spaces.action)
@@ -160,14 +160,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     url = find_url(options.redis) if options.redis or os.environ.get(URL_VARIABLE) else None
     if url is not None:
         _check_shared(url, options, directory, stop)
-    prepare(directory, config, resume=options.resume, overwrite=options.overwrite)
+    # A resumed run keeps its rollout length, whatever the number of actors then.
+    as_used = config.model_copy(update={"rollout_steps": derived.rollout_steps})
+    prepare(directory, as_used, resume=options.resume, overwrite=options.overwrite)
     screen = Screen(progress_stream(options.json))
     screen.print(derived_table(config, derived))
-    private_dir = Path(tempfile.mkdtemp(prefix="dppo-"))
+    private_dir = _private_directory()
     try:
         return _train(options, directory, url, private_dir, screen, stop)
     finally:
         shutil.rmtree(private_dir, ignore_errors=True)
+
+
+def _private_directory() -> Path:
+    """Short, because the path of a unix socket may have about 100 characters; mode 0700."""
+    parent = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="dppo-", dir="/tmp" if len(parent) > _LONGEST_PARENT else parent))
 
 
 def _check_shared(url: str, options: TrainOptions, directory: RunDirectory, stop: StopRequest) -> None:
@@ -247,10 +255,10 @@ def _train(
         _quietly(lambda: store.set_state(STOP, "failed"))
     try:
         summary = _summary(training, failure)
-        if url is not None:
-            _quietly(store.retire)
     finally:
         fleet.stop()
+    if url is not None:
+        _quietly(store.retire)
     return _conclude(training, summary, failure)
 
 
@@ -271,10 +279,13 @@ def _wait_for_broker(client: Client, fleet: Fleet, stop: StopRequest) -> None:
 
 def _say_how_to_join(screen: Screen, run: str, address: str, broker: Broker | None) -> None:
     shown = redact(address)
-    screen.say(f"another actor:  dppo-redis actor --redis '{shown}' --run {run}")
-    screen.say(f"status:         dppo-redis status --redis '{shown}' --run {run}")
-    cli_line = broker.redis_cli if broker is not None else f"redis-cli -u '{shown}'"
-    screen.say(f"by hand:        {cli_line} HGETALL '{RunKeys(run).status}'")
+    secret, cli_secret = "", ""
+    if has_password(address):
+        secret, cli_secret = f"{PASSWORD_FILE_VARIABLE}=FILE ", "REDISCLI_AUTH=... "
+    by_hand = broker.redis_cli if broker is not None else f"{cli_secret}redis-cli -u {shlex.quote(shown)}"
+    screen.say(f"another actor:  {secret}dppo-redis actor --redis {shlex.quote(shown)} --run {run}")
+    screen.say(f"status:         {secret}dppo-redis status --redis {shlex.quote(shown)} --run {run}")
+    screen.say(f"by hand:        {by_hand} HGETALL {shlex.quote(RunKeys(run).status)}")
 
 
 def _summary(training: Training, failure: DppoError | None) -> dict[str, Any]:
@@ -367,6 +378,8 @@ def _conclude(training: Training, summary: dict[str, Any], failure: DppoError | 
         write_summary(path, summary)
         evaluation = training.status.evaluation if training.status else None
         last = None if evaluation is None else (evaluation.env_steps, evaluation.return_mean)
+        from ops.plot import plot_run  # half a second of import that the start need not wait for
+
         plot_run(path, training.directory.run, last)
     except OSError as error:
         _log.error("cannot write the last artefacts: %s", error)
