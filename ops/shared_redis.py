@@ -1,0 +1,65 @@
+"""A Redis that runs already: is it there, is it fit, is the run's name free?"""
+
+import logging
+import time
+
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.keys import RunKeys
+from dppo_redis.redis_client import (
+    INTERACTIVE_PATIENCE_S,
+    PASSWORD_FILE_VARIABLE,
+    URL_VARIABLE,
+    Patience,
+    connect,
+    has_password,
+    redact,
+)
+from dppo_redis.run_store import RunStore
+from dppo_redis.shutdown import StopRequest
+from ops.broker import check_server
+from ops.options import TrainOptions
+from ops.run_directory import RunDirectory
+
+_LEASE_CHECK_S = 2.5
+_log = logging.getLogger("dppo")
+
+
+def check_shared(url: str, options: TrainOptions, directory: RunDirectory, stop: StopRequest) -> None:
+    """Refuse a Redis that cannot be reached or used, and a run name that is taken."""
+    if options.redis and has_password(options.redis):
+        _log.warning(
+            "a password on the command line is visible to every user of this machine: set %s or %s instead",
+            URL_VARIABLE,
+            PASSWORD_FILE_VARIABLE,
+        )
+    client = connect(url, "dppo-train")
+    patience = Patience(stop, deadline_s=INTERACTIVE_PATIENCE_S)
+    for warning in patience.call(f"reach {redact(url)}", lambda: check_server(client)):
+        _log.warning("%s", warning)
+    store = RunStore(client, RunKeys(directory.run))
+    _refuse_living_learner(store, patience, stop)
+    if not patience.call("look for the run", store.exists):
+        return
+    if options.overwrite:
+        patience.call("remove the old run", store.delete)
+    elif options.resume:
+        patience.call("reopen the run", store.reopen)
+    else:
+        raise ConfigurationError(
+            f"this Redis already has a run {directory.run}: pass --resume, --overwrite or another --run"
+        )
+
+
+def _refuse_living_learner(store: RunStore, patience: Patience, stop: StopRequest) -> None:
+    """A lease that is renewed while we look belongs to a living learner."""
+    holder, left_ms = patience.call("look at the lease", store.lease)
+    deadline = time.monotonic() + _LEASE_CHECK_S
+    while holder and time.monotonic() < deadline and not stop.requested:
+        stop.sleep(0.2)
+        now_holder, now_left_ms = patience.call("look at the lease", store.lease)
+        if now_holder and now_left_ms > left_ms:
+            raise ConfigurationError(
+                f"run {store.keys.run} is led by a living learner, {now_holder}: "
+                "stop that one, or choose another --run"
+            )
+        left_ms = min(left_ms, now_left_ms)
