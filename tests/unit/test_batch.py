@@ -39,6 +39,12 @@ def test_rollouts_of_different_width_stand_side_by_side(action: ActionSpec | Non
     assert batch.steps == 21
 
 
+def test_each_column_carries_the_staleness_of_its_rollout() -> None:
+    rollouts = [make_rollout(SPEC, count=count) for count in (2, 1, 3)]
+    assert stack(rollouts, [0, 4, 1]).staleness.tolist() == [0, 0, 4, 1, 1, 1]
+    assert stack(rollouts).staleness.tolist() == [0] * 6
+
+
 def test_final_observations_worked_by_hand() -> None:
     """Row order of the batch is step before environment, across the rollouts."""
 

@@ -46,7 +46,7 @@ def weights_of(model: ActorCritic) -> Tensor:
 
 
 def assert_finite(report: UpdateReport, model: ActorCritic) -> None:
-    assert all(math.isfinite(number) for number in asdict(report).values())
+    assert all(math.isfinite(number) for number in asdict(report).values() if number is not None)
     assert bool(weights_of(model).isfinite().all())
 
 
@@ -58,6 +58,12 @@ def fresh_batch(spec: Spec, model: ActorCritic, count: int = 4, seed: int = 0) -
     outputs = policy.outputs(rollout.observations)
     actions = policy.sample(outputs, noise)
     return stack([replace(rollout, actions=actions, log_probs=policy.log_probs(outputs, actions))])
+
+
+def ratio_error_of(batch: Batch, model: ActorCritic) -> float:
+    error = trained(batch, model).ratio_error
+    assert error is not None
+    return error
 
 
 # Known failure KF-PPO-03.
@@ -101,6 +107,7 @@ def test_a_batch_without_valid_rows_makes_no_step(spec: Spec) -> None:
     before = weights_of(model)
     report = trained(replace(batch, valid=np.zeros_like(batch.valid)), model)
     assert report.gradient_steps == 0
+    assert report.ratio_error is None
     assert_finite(report, model)
     assert torch.equal(weights_of(model), before)
 
@@ -108,12 +115,27 @@ def test_a_batch_without_valid_rows_makes_no_step(spec: Spec) -> None:
 @SPECS
 def test_the_ratio_is_one_before_the_first_step_on_fresh_data(spec: Spec) -> None:
     model = scattered_model(spec)
-    assert trained(fresh_batch(spec, model), model).ratio_error < 1e-4
+    assert ratio_error_of(fresh_batch(spec, model), model) < 1e-4
 
 
 @SPECS
 def test_the_ratio_shows_data_of_another_policy(spec: Spec) -> None:
-    assert trained(fresh_batch(spec, make_model(spec)), scattered_model(spec)).ratio_error > 0.1
+    assert ratio_error_of(fresh_batch(spec, make_model(spec)), scattered_model(spec)) > 0.1
+
+
+@SPECS
+def test_the_ratio_is_judged_by_rollouts_of_staleness_zero_alone(spec: Spec) -> None:
+    """The other ones were sampled with another policy, as stale ones are."""
+    model = scattered_model(spec)
+    fresh, stale = fresh_batch(spec, model), fresh_batch(spec, make_model(spec))
+    mixed = replace(fresh, log_probs=np.concatenate([fresh.log_probs[:, :2], stale.log_probs[:, 2:]], axis=1))
+    assert ratio_error_of(replace(mixed, staleness=np.array([0, 0, 1, 3])), model) < 1e-4
+    assert ratio_error_of(replace(mixed, staleness=np.array([1, 0, 0, 3])), scattered_model(spec)) > 0.1
+
+
+def test_without_a_rollout_of_staleness_zero_no_ratio_is_reported() -> None:
+    batch = replace(make_batch(DISCRETE), staleness=np.array([1, 2]))
+    assert trained(batch, make_model(DISCRETE)).ratio_error is None
 
 
 @SPECS
@@ -234,23 +256,52 @@ def test_the_report_shows_the_loss_of_the_first_step_when_there_is_only_one() ->
     assert asdict(report) == pytest.approx(asdict(expected), abs=1e-6)
 
 
+def model_that_values_the_first_coordinate(spec: Spec, scale: float = 1.0) -> ActorCritic:
+    """V(s) = scale x s[0], as relu(s[0]) - relu(-s[0])."""
+    model = make_model(spec)
+    hidden, _, head = model.value
+    with torch.no_grad():
+        hidden.get_parameter("weight").copy_(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
+        head.get_parameter("weight").copy_(torch.tensor([[scale, -scale]]))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("end", "value_loss"),
+    [
+        (None, (1 - (2 + 0.5 * 4)) ** 2 / 2),
+        ("truncated", (1 - (2 + 0.5 * 7)) ** 2 / 2),
+        ("terminated", (1 - 2) ** 2 / 2),
+    ],
+    ids=str,
+)
+def test_returns_bootstrap_from_the_right_observation(end: str | None, value_loss: float) -> None:
+    """Reward 2 and gamma 0.5; V is 1 before the step, 4 after it, and 7 at the true end."""
+    spec = make_spec(rollout_steps=1, hidden=(2,), activation="relu")
+    rollout = make_rollout(spec, count=1, **{end: [(0, 0)]} if end else {})  # type: ignore[arg-type]
+    numbers = {
+        "rewards": np.array([[2]], np.float32),
+        "observations": np.array([[[1, 9]]], np.float32),
+        "last_observations": np.array([[4, 9]], np.float32),
+        "final_observations": np.array([[7, 9]] if end else np.empty((0, 2)), np.float32),
+    }
+    updates = updater(model_that_values_the_first_coordinate(spec), make_ppo(gamma=0.5), update_epochs=1)
+    report = updates.update(stack([replace(rollout, **numbers)]), 0.0)  # type: ignore[arg-type]
+    assert report.value_loss == pytest.approx(value_loss)
+
+
 def test_a_critic_that_is_right_explains_all_variance_and_a_constant_one_none() -> None:
-    """Rewards are the first coordinate of the observation; both critics are set by hand."""
+    """Each row is an episode, whose reward is the first coordinate of its observation."""
     spec = make_spec(rollout_steps=32, hidden=(2,), activation="relu")
     batch = fresh_batch(spec, make_model(spec))
     batch = replace(batch, rewards=batch.observations[..., 0])
 
-    def explained(head: list[float]) -> float:
-        model = make_model(spec)
-        hidden, _, out = model.value
-        with torch.no_grad():
-            hidden.get_parameter("weight").copy_(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
-            out.get_parameter("weight").copy_(torch.tensor([head]))
-        return trained(batch, model).explained_variance
+    def explained(scale: float) -> float:
+        return trained(batch, model_that_values_the_first_coordinate(spec, scale)).explained_variance
 
-    assert explained([1.0, -1.0]) == pytest.approx(1.0, abs=1e-5)
-    assert explained([0.0, 0.0]) == pytest.approx(0.0, abs=1e-5)
-    assert explained([-1.0, 1.0]) == pytest.approx(-3.0, rel=1e-3)
+    assert explained(1.0) == pytest.approx(1.0, abs=1e-5)
+    assert explained(0.0) == pytest.approx(0.0, abs=1e-5)
+    assert explained(-1.0) == pytest.approx(-3.0, rel=1e-3)
 
 
 # Known failure KF-ENV-01, the learner's side.
