@@ -12,6 +12,7 @@ from typing import TextIO
 
 from torch.utils.tensorboard import SummaryWriter
 
+from dppo_redis.logs import Rarely
 from learner.ppo_update import UpdateReport
 
 CSV_NAME = "metrics.csv"
@@ -64,6 +65,7 @@ class MetricsFiles:
         self._writer.writerows(kept)
         self._board = SummaryWriter(str(directory / "tensorboard"), purge_step=None)
         self._evaluated: int | None = None
+        self._rarely = Rarely()
 
     def write(self, record: UpdateRecord) -> None:
         """Add one record; a full disk is reported and does not end training."""
@@ -72,7 +74,8 @@ class MetricsFiles:
             self._writer.writerow(values)
             self._write_board(record, values)
         except OSError as error:
-            _log.error("cannot write metrics: %s", error)
+            if self._rarely.due():
+                _log.error("cannot write metrics: %s", error)
 
     def _write_board(self, record: UpdateRecord, values: Mapping[str, float | None]) -> None:
         for name, tag in _TAGS.items():
@@ -85,8 +88,11 @@ class MetricsFiles:
 
     def close(self) -> None:
         """Flush and close."""
-        self._csv.close()
-        self._board.close()
+        for close in (self._csv.close, self._board.close):
+            try:
+                close()
+            except OSError as error:
+                _log.error("the last metrics are lost: %s", error)
 
 
 _TAGS = {

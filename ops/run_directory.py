@@ -1,7 +1,6 @@
 """The directory of a run: names that do not clash, what may be overwritten, what is in it."""
 
 import json
-import os
 import secrets
 import shutil
 import time
@@ -12,6 +11,7 @@ import tomli_w
 
 from dppo_redis.config import RunConfig
 from dppo_redis.errors import ConfigurationError
+from dppo_redis.files import write_aside
 from dppo_redis.keys import check_run_name
 
 RUNS = Path("runs")
@@ -81,8 +81,8 @@ def prepare(directory: RunDirectory, config: RunConfig, *, resume: bool, overwri
         if not resume:
             _make_room(path, overwrite)
         path.mkdir(parents=True, exist_ok=True)
-        _write(path / CONFIG, tomli_w.dumps(to_toml(config)))
-        _write(path / IDENTITY, json.dumps({"run": directory.run}) + "\n")
+        write_aside(path / CONFIG, tomli_w.dumps(to_toml(config)).encode())
+        write_aside(path / IDENTITY, json.dumps({"run": directory.run}).encode())
     except OSError as error:
         raise ConfigurationError(
             f"cannot write the run directory {path}: {error.strerror}: choose another --run-dir"
@@ -98,15 +98,6 @@ def _make_room(path: Path, overwrite: bool) -> None:
     if not overwrite:
         raise ConfigurationError(f"{path} holds run {found}: pass --resume, --overwrite or another --run-dir")
     shutil.rmtree(path)
-
-
-def _write(file: Path, text: str) -> None:
-    aside = file.with_name(file.name + ".writing")
-    with aside.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    aside.replace(file)
 
 
 def to_toml(config: RunConfig) -> dict[str, object]:
@@ -126,4 +117,4 @@ def _toml(value: object) -> object:
 
 def write_summary(path: Path, summary: dict[str, object]) -> None:
     """Keep the summary beside the other artefacts."""
-    _write(path / SUMMARY, json.dumps(summary, indent=2) + "\n")
+    write_aside(path / SUMMARY, json.dumps(summary, indent=2).encode())

@@ -21,6 +21,7 @@ from dppo_redis.acting import ActingPolicy
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.environments import make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, ExitStatus, StoppedError, WireError
+from dppo_redis.files import write_aside
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.redis_client import Patience, connect, find_url
@@ -113,9 +114,7 @@ def keep_best(run_dir: Path, weights: Weights, result: Evaluation) -> None:
         (BEST_POLICY, encode_weights(weights)),
         (BEST_EVALUATION, json.dumps(asdict(result), indent=2).encode()),
     ):
-        aside = run_dir / f"{name}.writing"
-        aside.write_bytes(content)
-        aside.replace(run_dir / name)
+        write_aside(run_dir / name, content)
 
 
 @dataclass
