@@ -87,7 +87,7 @@ class NetworkConfig(Section):
     @model_validator(mode="after")
     def _widths(self) -> Self:
         if any(not 1 <= width <= 4096 for width in self.hidden):
-            raise ValueError("network.hidden: each width is from 1 to 4096")
+            raise ConfigurationError(f"network.hidden: each width is from 1 to 4096 (got {list(self.hidden)})")
         return self
 
 
@@ -152,7 +152,7 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _feasible(self) -> Self:
         if self.max_staleness < self.publish_every:
-            raise ValueError(
+            raise ConfigurationError(
                 f"max_staleness ({self.max_staleness}) must be at least publish_every "
                 f"({self.publish_every}), or every rollout would be dropped: "
                 f"set max_staleness to {self.publish_every} or more"

@@ -2,8 +2,8 @@
 
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,6 +75,10 @@ def _check_api(env_id: str, env: gymnasium.Env[Any, Any]) -> None:
             raise ConfigurationError(
                 f"environment {env_id!r} does not speak the API of gymnasium 1.x: {error}"
             ) from error
+        except Exception as error:  # code of the user's: anything may come out of it
+            raise ConfigurationError(
+                f"environment {env_id!r} raised in its first reset or step: {type(error).__name__}: {error}"
+            ) from error
     if not (two and five):
         raise ConfigurationError(
             f"environment {env_id!r} does not speak the API of gymnasium 1.x: reset must return "
@@ -91,29 +95,42 @@ def make_vector(
     arguments, else steps them one after another. Where the mode of automatic reset can be chosen
     it is SAME_STEP, which wastes no step; callers read the mode from the metadata.
     """
-    make_single(env_id, env_kwargs).close()  # turns every reason for failure into one line
     if vectorization == "auto":
         native = _make_native(env_id, env_kwargs, count)
         if native is not None:
             return native
-
-    def build() -> gymnasium.Env[Any, Any]:
-        return make_single(env_id, env_kwargs)
-
-    builders: list[Callable[[], gymnasium.Env[Any, Any]]] = [build] * count
+    builders = [partial(_make_without_infos, env_id, env_kwargs)] * count
     if vectorization == "async":
         return AsyncVectorEnv(builders, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
     return SyncVectorEnv(builders, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
+class _WithoutInfos(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Keeps `info` from the vector environment, which fails where its types vary; we use none of it."""
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        observation, _ = self.env.reset(**arguments)
+        return observation, {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, _ = self.env.step(action)
+        return observation, reward, terminated, truncated, {}
+
+
+def _make_without_infos(env_id: str, env_kwargs: dict[str, EnvValue]) -> gymnasium.Env[Any, Any]:
+    return _WithoutInfos(make_single(env_id, env_kwargs))
+
+
 def _make_native(
     env_id: str, env_kwargs: dict[str, EnvValue], count: int
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any] | None:
-    spec = gymnasium.spec(env_id.rpartition(":")[2])
-    if spec.vector_entry_point is None or spec.additional_wrappers:
+    single = make_single(env_id, env_kwargs)  # turns every reason for failure into one line
+    spec = single.spec
+    single.close()
+    if spec is None or spec.vector_entry_point is None or spec.additional_wrappers:
         return None
     try:
         arguments: dict[str, Any] = dict(env_kwargs)
-        return gymnasium.make_vec(env_id, count, vectorization_mode="vector_entry_point", **arguments)
+        return gymnasium.make_vec(spec.id, count, vectorization_mode="vector_entry_point", **arguments)
     except (gymnasium.error.Error, ImportError, TypeError):
         return None  # the native version lacks an argument or a package that the single one has

@@ -6,6 +6,8 @@ A message says what broke, on whose side, and what to do about it.
 
 from enum import IntEnum
 
+_LONGEST_DETAIL = 300
+
 
 class ExitStatus(IntEnum):
     """Exit statuses of every command and service; supervisord's configuration relies on them."""
@@ -42,7 +44,7 @@ class WireError(DppoError):
     """Bytes that are not a valid message of ours. `reason` is the counter it adds to."""
 
     def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(f"{reason}: {detail}")
+        super().__init__(f"{reason}: {detail}"[:_LONGEST_DETAIL])  # it may quote what was received
         self.reason = reason
 
 

@@ -42,7 +42,7 @@ def derive(
     ppo = config.ppo
     rollout_steps = config.rollout_steps or max(1, ppo.batch_steps // (actors * config.envs_per_actor))
     rows = rollout_steps * config.envs_per_actor
-    per_update = max(1, round(ppo.batch_steps / rows))
+    per_update = rollouts_missing(0, rows, ppo.batch_steps)
     samples = per_update * rows
     epochs = ppo.update_epochs or (SERIAL_UPDATE_EPOCHS if serial else DISTRIBUTED_UPDATE_EPOCHS)
     high = backlog_high(per_update, actors, config.max_staleness, config.publish_every)
@@ -61,7 +61,7 @@ def derive(
         update_epochs=epochs,
         gradient_steps_per_update=epochs * math.ceil(samples / ppo.minibatch_size),
         backlog_high=high,
-        expected_lag=0.0 if serial else expected_lag(high, per_update, config.publish_every),
+        expected_lag=0.0 if serial else expected_lag(high, actors, per_update, config.publish_every),
         rollout_bytes=_rollout_bytes(rows, config.envs_per_actor, observation, action),
     )
 
@@ -72,6 +72,7 @@ def backlog_high(rollouts_per_update: int, actors: int, max_staleness: int, publ
     A rollout that starts below `high` finds at most high - 1 unsettled rollouts and actors - 1
     unfinished ones before it, so it is used at most (high + actors - 1) // rollouts_per_update
     updates later, and its weights were at most publish_every - 1 updates old when it started.
+    That holds for actors of about equal speed; what a much slower one delivers may be dropped.
     Two batches are enough to keep the learner busy; the staleness limit may ask for less. Below 1
     means that the limit cannot be kept.
     """
@@ -79,12 +80,14 @@ def backlog_high(rollouts_per_update: int, actors: int, max_staleness: int, publ
     return min(2 * rollouts_per_update, within_limit)
 
 
-def expected_lag(high: int, rollouts_per_update: int, publish_every: int) -> float:
+def expected_lag(high: int, actors: int, rollouts_per_update: int, publish_every: int) -> float:
     """Mean age, in updates, of a rollout when it is used, while the learner is the bottleneck.
 
-    Of the `high` unsettled rollouts one batch is in training; the others wait for their turn.
+    Of the `high` unsettled rollouts one batch is in training; the others wait for their turn. Up to
+    actors - 1 more come on top when all look at the same moment: half of them are counted here.
     """
-    return max(0.0, high / rollouts_per_update - 1) + (publish_every - 1) / 2
+    waiting = max(0.0, high / rollouts_per_update - 1) + (actors - 1) / (2 * rollouts_per_update)
+    return waiting + (publish_every - 1) / 2
 
 
 def batch_is_full(valid_rows: int, last_rollout_rows: int, batch_steps: int) -> bool:

@@ -87,7 +87,9 @@ def validate(rollout: Rollout, spec: Spec) -> None:
 
 def _check_layout(rollout: Rollout, spec: Spec, t: int, n: int) -> None:
     rows = (t, n)
-    ended = (int(np.count_nonzero(rollout.ends)),) if rollout.ends.shape == rows else (-1,)
+    for name in ("terminated", "truncated"):  # the number of ended rows is counted from these
+        _check_array(name, getattr(rollout, name), rows, np.bool_)
+    ended = (int(np.count_nonzero(rollout.ends)),)
     size = (spec.observation.size,)
     expected: dict[str, tuple[tuple[int, ...], Any]] = {
         "observations": (rows + size, np.float32),
@@ -103,8 +105,11 @@ def _check_layout(rollout: Rollout, spec: Spec, t: int, n: int) -> None:
         "episode_lengths": (ended, np.int32),
     }
     for name, (shape, dtype) in expected.items():
-        array = getattr(rollout, name)
-        if array.dtype != dtype:
-            raise WireError("dtype", f"{name} is {array.dtype}, not {np.dtype(dtype)}")
-        if array.shape != shape:
-            raise WireError("shape", f"{name} is {array.shape}, not {shape}")
+        _check_array(name, getattr(rollout, name), shape, dtype)
+
+
+def _check_array(name: str, array: Array, shape: tuple[int, ...], dtype: Any) -> None:
+    if array.dtype != dtype:
+        raise WireError("dtype", f"{name} is {array.dtype}, not {np.dtype(dtype)}")
+    if array.shape != shape:
+        raise WireError("shape", f"{name} is {array.shape}, not {shape}")

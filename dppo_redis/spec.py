@@ -63,7 +63,12 @@ class Spec:
     def differences(self, other: "Spec") -> list[str]:
         """One `name: mine != theirs` line for each value that differs."""
         mine, theirs = self.to_json(), other.to_json()
-        return [f"{k}: {mine[k]!r} != {theirs[k]!r}" for k in mine if mine[k] != theirs[k]]
+        # Compared as the digest sees them: True is not 1 there.
+        return [
+            f"{name}: {mine[name]!r} != {theirs[name]!r}"
+            for name in mine
+            if json.dumps(mine[name], sort_keys=True) != json.dumps(theirs[name], sort_keys=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,10 @@ class RunDescription:
                     f"the run uses wire schema {schema}, this release speaks {WIRE_SCHEMA}: "
                     "install the learner's release here"
                 )
-            return RunDescription(Spec.from_json(values["spec"]), JoinSettings(**values["join"]))
+            description = RunDescription(Spec.from_json(values["spec"]), JoinSettings(**values["join"]))
+            if description.digest != values["digest"]:
+                raise ValueError(f"its digest is {description.digest}, it says {values['digest']}")
+            return description
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(f"the run's spec key is unreadable: {error!r}") from error
 

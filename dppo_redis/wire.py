@@ -7,6 +7,7 @@ byte from outside is ever interpreted as code. Nothing is pickled. Every damage 
 
 import hashlib
 import math
+import reprlib
 import sys
 import zlib
 from collections.abc import Iterable
@@ -24,6 +25,7 @@ from dppo_redis.weights import Weights
 MAX_PAYLOAD_BYTES = 128 * 2**20  # below Redis' own 512 MiB; a comfortable rollout is about 1 MiB
 MAX_ARRAYS = 1024
 MAX_DIMENSIONS = 8
+_MOST_CONTAINERS = 2 * MAX_ARRAYS + 2  # an array is two lists; the message and its arrays are maps
 _DTYPES: dict[str, np.dtype[Any]] = {
     "f4": np.dtype("<f4"),
     "f8": np.dtype("<f8"),
@@ -100,11 +102,15 @@ def _pack(arrays: dict[str, Array], scalars: dict[str, int | str]) -> bytes:
     size = sum(array.nbytes for array in arrays.values())
     if size > MAX_PAYLOAD_BYTES:
         raise WireError("size", f"{size} bytes of arrays, the limit is {MAX_PAYLOAD_BYTES}")
+    if len(arrays) > MAX_ARRAYS:
+        raise WireError("size", f"{len(arrays)} arrays, the limit is {MAX_ARRAYS}")
     packed = {name: _pack_array(name, array) for name, array in arrays.items()}
     return cast(bytes, msgpack.packb({"schema": WIRE_SCHEMA, **scalars, "arrays": packed}))
 
 
 def _pack_array(name: str, array: Array) -> list[Any]:
+    if array.ndim > MAX_DIMENSIONS:
+        raise WireError("shape", f"{name} has {array.ndim} dimensions, the limit is {MAX_DIMENSIONS}")
     native = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
     code = _CODES.get(native.dtype)
     if code is None:
@@ -116,12 +122,14 @@ def _unpack(payload: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
     """Arrays and scalars of a message."""
     if len(payload) > MAX_PAYLOAD_BYTES + 65_536:
         raise WireError("size", f"{len(payload)} bytes, the limit is {MAX_PAYLOAD_BYTES}")
+    strict = _Strict()
     try:
         message = msgpack.unpackb(
             payload,
             raw=False,
             strict_map_key=True,
-            object_pairs_hook=_unique,
+            object_pairs_hook=strict.map,
+            list_hook=strict.list,
             ext_hook=_refuse_extension,
             max_str_len=256,
             max_array_len=64,
@@ -140,14 +148,15 @@ def _unpack(payload: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
         RecursionError,
         msgpack.UnpackException,
     ) as error:
-        raise WireError("undecodable", f"{type(error).__name__}: {error}"[:200]) from error
+        raise WireError("undecodable", f"{type(error).__name__}: {error}") from error
     if not isinstance(message, dict) or "schema" not in message:
         raise WireError("schema", "not one of our messages")
     schema = message.pop("schema")
     if type(schema) is not int or schema != WIRE_SCHEMA:
         raise WireError(
             "schema",
-            f"format {schema!r}, this release reads {WIRE_SCHEMA}: upgrade the learner before its actors",
+            f"format {reprlib.repr(schema)}, this release reads {WIRE_SCHEMA}: "
+            "upgrade the learner before its actors",
         )
     packed = message.pop("arrays", None)
     if not isinstance(packed, dict):
@@ -161,24 +170,47 @@ def _unpack_array(name: str, value: Any) -> Array:
     code, shape, buffer = value
     dtype = _DTYPES.get(code) if isinstance(code, str) else None
     if dtype is None:
-        raise WireError("dtype", f"{name} has the unknown dtype {code!r}"[:200])
+        raise WireError("dtype", f"{name} has the unknown dtype {reprlib.repr(code)}")
     if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS or not isinstance(buffer, bytes):
         raise WireError("undecodable", f"{name} is not an array")
-    if not all(type(extent) is int and extent >= 0 for extent in shape):
-        raise WireError("undecodable", f"{name} has the shape {shape!r}"[:200])
+    if not all(type(extent) is int and 0 <= extent <= MAX_PAYLOAD_BYTES for extent in shape):
+        raise WireError("undecodable", f"{name} has the shape {reprlib.repr(shape)}")
     if math.prod(shape) * dtype.itemsize != len(buffer):
-        raise WireError("undecodable", f"{name} has {len(buffer)} bytes for shape {shape}"[:200])
+        raise WireError("undecodable", f"{name} has {len(buffer)} bytes for shape {shape}")
+    if math.prod(max(1, extent) for extent in shape) > MAX_PAYLOAD_BYTES:
+        raise WireError("undecodable", f"{name} has the shape {shape}")
     if code == "b1" and buffer.translate(None, b"\x00\x01"):
         raise WireError("undecodable", f"{name} has flags that are neither 0 nor 1")
     return np.frombuffer(buffer, dtype=dtype).reshape(shape)
 
 
-def _unique(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
-    items = list(pairs)
-    result = dict(items)
-    if len(result) != len(items):
-        raise WireError("undecodable", "a name stands twice")
-    return result
+class _Strict:
+    """Holds a message to the form of ours: few containers, text names, each of them once.
+
+    Empty containers cost sixty times their bytes in memory, so they are counted.
+    """
+
+    def __init__(self) -> None:
+        self._containers = 0
+
+    def list(self, items: list[Any]) -> list[Any]:
+        self._count()
+        return items
+
+    def map(self, pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
+        self._count()
+        items = list(pairs)
+        if not all(isinstance(name, str) for name, _ in items):
+            raise WireError("undecodable", "a name is not text")
+        result = dict(items)
+        if len(result) != len(items):
+            raise WireError("undecodable", "a name stands twice")
+        return result
+
+    def _count(self) -> None:
+        self._containers += 1
+        if self._containers > _MOST_CONTAINERS:
+            raise WireError("undecodable", "more lists and maps than a message of ours has")
 
 
 def _refuse_extension(code: int, _data: bytes) -> Any:

@@ -45,6 +45,7 @@ class UpdateRecord:
     ratio_error: float | None  # of rows of staleness 0, before the first gradient step
     learning_rate: float
     gradient_steps: int
+    skipped_steps: int
 
 
 def make_record(report: UpdateReport, **values: int | float | None) -> UpdateRecord:

@@ -60,8 +60,9 @@ def ppo_loss(
 
 def normalise(advantages: Tensor) -> Tensor:
     """Mean 0, standard deviation 1; one row or equal rows give zeros, never NaN."""
-    centred = advantages - advantages.mean()
-    return centred / (centred.square().mean().sqrt() + 1e-8)
+    exact = advantages.double()  # in float32 the mean of equal numbers is not exactly theirs
+    centred = exact - exact.mean()
+    return (centred / (centred.square().mean().sqrt() + 1e-8)).to(advantages.dtype)
 
 
 def _same_shape(*quantities: Tensor) -> None:

@@ -30,6 +30,7 @@ class UpdateReport:
     ratio_error: float | None  # largest |ratio - 1| of rows of staleness 0 before the first step: ~0
     learning_rate: float
     gradient_steps: int
+    skipped_steps: int  # minibatches whose gradient was not finite; they change nothing
 
 
 class PpoUpdate:
@@ -54,10 +55,13 @@ class PpoUpdate:
         ratio_error = self._ratio_error(batch, rows)
         explained = _explained_variance(rows) if len(rows) else 0.0
         sums = torch.zeros(5, device=self.device)
-        count = 0
+        count = skipped = 0
         for _ in range(self.update_epochs):
             for minibatch in minibatches(rows, self.ppo.minibatch_size, self.generator):
                 loss = self._step(minibatch)
+                if loss is None:
+                    skipped += 1
+                    continue
                 sums += torch.stack(
                     (loss.policy, loss.value, loss.entropy, loss.approx_kl, loss.clip_fraction)
                 )
@@ -73,6 +77,7 @@ class PpoUpdate:
             ratio_error=ratio_error,
             learning_rate=learning_rate,
             gradient_steps=count,
+            skipped_steps=skipped,
         )
 
     def _anneal(self, progress: float) -> float:
@@ -110,7 +115,8 @@ class PpoUpdate:
         )
         return valid_rows(batch, advantages, state_values, self.device)
 
-    def _step(self, rows: Rows) -> Loss:
+    def _step(self, rows: Rows) -> Loss | None:
+        """One gradient step; None, and no step, where the gradient is not finite."""
         log_probs, entropy = self.model.log_probs_and_entropy(rows.observations, rows.actions)
         loss = ppo_loss(
             log_probs=log_probs,
@@ -125,7 +131,9 @@ class PpoUpdate:
         )
         self.optimizer.zero_grad(set_to_none=True)
         loss.total.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.ppo.max_grad_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.ppo.max_grad_norm)
+        if not norm.isfinite():
+            return None
         self.optimizer.step()
         return loss
 

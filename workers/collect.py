@@ -101,7 +101,9 @@ class Collector:
         last_end = np.zeros_like(self._returns), np.zeros_like(self._lengths)
         last_end[0][places[by_place]] = returns[ended][by_place]  # the latest end wins
         last_end[1][places[by_place]] = lengths[ended][by_place]
-        self._returns = returns[-1] - last_end[0]
+        with np.errstate(invalid="ignore"):
+            # An infinite reward spoils its own episode, not those that follow.
+            self._returns = np.nan_to_num(returns[-1] - last_end[0], nan=0, posinf=0, neginf=0)
         self._lengths = lengths[-1] - last_end[1]
         return episode_returns.astype(np.float32), episode_lengths.astype(np.int32)
 

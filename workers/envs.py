@@ -4,6 +4,7 @@ Whatever the mode, a step answers the same five things. NEXT_STEP spends one dum
 reset: that row is marked as not valid. SAME_STEP and DISABLED waste none.
 """
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.spaces import Array, BoolArray, FloatArray
+
+_log = logging.getLogger("dppo")
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Environments:
         """One step of every environment, actions as the environment takes them."""
         try:
             return self._step(actions)
+        except (EOFError, ConnectionError) as error:
+            raise EnvironmentBrokenError("a worker process of the environments died") from error
         except Exception as error:  # code of the user's: anything may come out of it
             raise EnvironmentBrokenError(f"step raised {type(error).__name__}: {error}") from error
 
@@ -94,5 +99,17 @@ class Environments:
         return np.asarray(observations, dtype=np.float32)
 
     def close(self) -> None:
-        """Free the environments and their processes."""
-        self.vector.close()
+        """Free the environments and their processes; what goes wrong in it is logged, not raised."""
+        processes = getattr(self.vector, "processes", None)
+        if processes is not None:
+            # gymnasium's farewell would wait for ever for a worker that is gone or hangs.
+            for process in processes:
+                process.kill()
+            for process in processes:
+                process.join()
+            self.vector.closed = True
+            return
+        try:
+            self.vector.close()
+        except Exception as error:  # noqa: BLE001 code of the user's
+            _log.warning("closing the environments raised %s: %s", type(error).__name__, error)

@@ -272,7 +272,7 @@ def test_the_expected_lag_is_near_what_a_busy_learner_sees(
 ) -> None:
     high = backlog_high(per_update, actors, 20, publish_every)
     ages = Fleet(actors, per_update, high, 5, 40, publish_every).run(ticks=8000)[100:]
-    promised = expected_lag(high, per_update, publish_every)
+    promised = expected_lag(high, actors, per_update, publish_every)
     assert sum(ages) / len(ages) == pytest.approx(promised, abs=1)
 
 
