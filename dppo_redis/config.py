@@ -87,7 +87,9 @@ class NetworkConfig(Section):
     @model_validator(mode="after")
     def _widths(self) -> Self:
         if any(not 1 <= width <= 4096 for width in self.hidden):
-            raise ConfigurationError(f"network.hidden: each width is from 1 to 4096 (got {list(self.hidden)})")
+            raise ConfigurationError(
+                f"network.hidden: each width is from 1 to 4096 (got {list(self.hidden)})"
+            )
         return self
 
 

@@ -252,6 +252,7 @@ def test_the_report_shows_the_loss_of_the_first_step_when_there_is_only_one() ->
         ratio_error=0.0,
         learning_rate=1e-3,
         gradient_steps=1,
+        skipped_steps=0,
     )
     assert asdict(report) == pytest.approx(asdict(expected), abs=1e-6)
 
