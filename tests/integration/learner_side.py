@@ -1,0 +1,138 @@
+"""The learner's parts, put together as `python -m learner` does, and rollouts for them to read."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar, cast
+
+from dppo_redis.errors import WireError
+from dppo_redis.keys import RunKeys
+from dppo_redis.redis_client import Client
+from dppo_redis.registry import Registry
+from dppo_redis.rollout import Rollout
+from dppo_redis.rollout_stream import Entry, RolloutConsumer
+from dppo_redis.run_store import RunStore
+from dppo_redis.shutdown import StopRequest
+from dppo_redis.spec import RunDescription, Spec
+from dppo_redis.wire import checksum, encode_rollout
+from learner.authority import Authority
+from learner.intake import Accepted, Intake
+from learner.keeper import Keeper
+from tests.factories import make_description, make_header, make_model, make_rollout, make_spec
+
+SPEC = make_spec()
+STEPS = 8  # valid rows of a rollout of make_rollout(SPEC): T = 4, N = 2
+T = TypeVar("T")
+
+
+def make_entry(rollout: Rollout | None = None, **header: Any) -> dict[Any, Any]:
+    """The fields of a stream entry; `header` replaces values that would fit the rollout."""
+    rollout = rollout or make_rollout(SPEC)
+    payload = encode_rollout(rollout)
+    fields = make_header(SPEC, **{"steps": rollout.steps, "crc": checksum(payload), **header})
+    return {name: str(value) for name, value in asdict(fields).items()} | {"payload": payload}
+
+
+def with_payload(payload: bytes, **header: Any) -> dict[Any, Any]:
+    """An entry whose header fits its payload, whatever the payload is."""
+    return make_entry(crc=checksum(payload), **header) | {"payload": payload}
+
+
+def add(client: Client, keys: RunKeys, *entries: dict[Any, Any]) -> list[bytes]:
+    """Put entries into the stream as they are."""
+    return [cast(bytes, client.xadd(keys.rollouts, entry)) for entry in entries]
+
+
+def make_authority(
+    client: Client,
+    keys: RunKeys,
+    stop: StopRequest,
+    *,
+    owner: str = "learner-1",
+    description: RunDescription | None = None,
+) -> Authority:
+    return Authority(client, keys, description or make_description(SPEC), owner, stop)
+
+
+def lead(
+    client: Client, keys: RunKeys, stop: StopRequest, *, known_epoch: int = 0, update: int = 0, **who: Any
+) -> Authority:
+    """An authority that holds the lease, with its stream, and has published once."""
+    authority = make_authority(client, keys, stop, **who)
+    authority.acquire(known_epoch, update)
+    authority.restore_stream()
+    publish(authority, update=update)
+    return authority
+
+
+def publish(authority: Authority, update: int = 0, spec: Spec = SPEC) -> None:
+    authority.publish(make_model(spec, seed=update).acting_arrays(), update, trained_steps=0, env_steps=0)
+
+
+def make_keeper(
+    client: Client, keys: RunKeys, authority: Authority, status: Callable[[], dict[str, Any]] | None = None
+) -> Keeper:
+    return Keeper(
+        authority,
+        RunStore(client, keys),
+        Registry(client, keys),
+        status or (lambda: {"update": 0}),
+        rollouts_per_update=2,
+        max_staleness=4,
+        publish_every=1,
+    )
+
+
+@dataclass
+class Reader:
+    """An intake on a real stream, and what reached the quarantine."""
+
+    intake: Intake
+    authority: Authority
+    consumer: RolloutConsumer
+
+    def poll(self, update: int = 0) -> list[Accepted] | None:
+        return self.intake.poll(update, self.authority.lineage)
+
+    def poll_until(self, settled: int, update: int = 0, most: int = 50) -> list[Accepted]:
+        """Poll until `settled` rollouts have an outcome or are in the batch; the batch."""
+        batch: list[Accepted] = []
+        for _ in range(most):
+            batch += self.poll(update) or []
+            if self.authority.books.ledger.settled + len(batch) >= settled:
+                return batch
+        raise AssertionError(f"{len(batch)} accepted, ledger {self.authority.books.ledger.counts}")
+
+
+def make_reader(
+    client: Client,
+    keys: RunKeys,
+    authority: Authority,
+    *,
+    batch_steps: int = 2 * STEPS,
+    max_staleness: int = 4,
+) -> Reader:
+    consumer = RolloutConsumer(client, keys, authority.restore_stream)
+    store = RunStore(client, keys)
+
+    def quarantine(entry: Entry, error: WireError) -> None:
+        store.quarantine(entry.id, error.reason, str(error), entry.fields)
+
+    intake = Intake(consumer, SPEC, authority.settle, quarantine, batch_steps, max_staleness, STEPS)
+    return Reader(intake, authority, consumer)
+
+
+def seqs(batch: Sequence[Accepted]) -> list[int]:
+    return [accepted.header.seq for accepted in batch]
+
+
+@contextmanager
+def in_background(work: Callable[[], T], stop: StopRequest) -> Iterator[Future[T]]:
+    """Do it in a thread; at the end it is asked to stop, so that nothing outlives the test."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work)
+        try:
+            yield future
+        finally:
+            stop.request()

@@ -1,0 +1,285 @@
+"""What one or two rounds of the keeper put right after somebody interfered with a run's keys."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from dppo_redis.keys import GROUP, RunKeys
+from dppo_redis.ledger import Outcome, Settlement
+from dppo_redis.redis_client import Client
+from dppo_redis.registry import Registry
+from dppo_redis.rollout_stream import RolloutProducer
+from dppo_redis.shutdown import StopRequest
+from dppo_redis.spec import RunDescription
+from dppo_redis.weight_store import WeightStore
+from learner.authority import Authority
+from learner.keeper import Keeper
+from tests.conftest import RedisServer, memory_limit, opened
+from tests.factories import make_header
+from tests.integration.learner_side import add, lead, make_entry, make_keeper, make_reader
+from tests.integration.looking import hash_of, imbalance, integer, ledger_of, version_of
+
+HEALED = ("weights", "spec", "ledger", "boots", "control", "rollouts", "status")
+ALSO_OVERWRITTEN = ("lease", "epoch", "actors")
+
+
+@dataclass
+class Run:
+    """A learner that has published, five rollouts of which two were trained on, one actor's boot."""
+
+    client: Client
+    keys: RunKeys
+    authority: Authority
+    keeper: Keeper
+
+    def key(self, name: str) -> str:
+        return str(getattr(self.keys, name))
+
+    def tick_twice(self) -> None:
+        self.keeper.tick()
+        self.keeper.tick()
+
+
+@pytest.fixture
+def run(client: Client, keys: RunKeys, stop: StopRequest) -> Run:
+    authority = lead(client, keys, stop)
+    keeper = make_keeper(client, keys, authority)
+    ids = add(client, keys, *[make_entry(seq=seq) for seq in range(1, 6)])
+    Registry(client, keys).join(0)
+    Registry(client, keys).join(0)
+    authority.settle([Settlement(entry, Outcome.TRAINED, steps=8) for entry in ids[:2]])
+    keeper.tick()
+    return Run(client, keys, authority, keeper)
+
+
+def assert_healthy(run: Run, version_before: int) -> None:
+    client, keys = run.client, run.keys
+    weights = WeightStore(client, keys).fetch()
+    assert weights is not None
+    assert (weights.epoch, weights.version) == (run.authority.epoch, run.authority.version)
+    assert weights.version >= version_before
+    assert RunDescription.from_text(cast(bytes, client.get(keys.spec))).digest == weights.spec
+    assert hash_of(client, keys.boots) == {"0": "2"}
+    control = hash_of(client, keys.control)
+    assert (control["state"], int(control["backlog_high"]) > 0) == ("run", True)
+    assert [group["name"] for group in client.xinfo_groups(keys.rollouts)] == [GROUP.encode()]
+    assert client.get(keys.lease) == run.authority.owner.encode()
+    assert imbalance(client, keys) == 0
+    assert ledger_of(client, keys)["trained"] == 2
+    status = hash_of(client, keys.status)
+    assert (status["imbalance"], status["version"]) == ("0", str(weights.version))
+
+
+def overwrite(run: Run, name: str) -> None:
+    """A value of a type that the key never has."""
+    run.client.delete(run.key(name))
+    if name in ("spec", "lease", "epoch"):
+        run.client.hset(run.key(name), "not", "a string")
+    else:
+        run.client.set(run.key(name), "of another type")
+
+
+@pytest.mark.parametrize("name", HEALED)
+def test_a_key_that_was_deleted_is_put_back(run: Run, name: str) -> None:
+    before = version_of(run.client, run.keys)
+    run.client.delete(run.key(name))
+    run.tick_twice()
+    assert_healthy(run, before)
+
+
+@pytest.mark.parametrize("name", HEALED + ALSO_OVERWRITTEN)
+def test_a_key_of_another_type_is_put_right(run: Run, name: str) -> None:
+    before = version_of(run.client, run.keys)
+    overwrite(run, name)
+    run.tick_twice()
+    assert_healthy(run, before)
+
+
+def test_boots_of_another_type_are_put_right_before_the_first_actor_joins(
+    client: Client, keys: RunKeys, stop: StopRequest
+) -> None:
+    keeper = make_keeper(client, keys, lead(client, keys, stop))
+    client.set(keys.boots, "of another type")
+    keeper.tick()
+    assert Registry(client, keys).join(0) == (0, 1)
+
+
+@pytest.mark.parametrize("name", ["lease", "epoch"])
+def test_a_right_to_lead_that_was_deleted_is_taken_again(run: Run, name: str) -> None:
+    before = version_of(run.client, run.keys)
+    run.client.delete(run.key(name))
+    run.tick_twice()
+    assert_healthy(run, before)
+
+
+def test_an_epoch_that_is_no_number_does_not_end_the_learner(run: Run) -> None:
+    before = version_of(run.client, run.keys)
+    run.client.set(run.keys.epoch, "first")
+    run.tick_twice()
+    assert_healthy(run, before)
+
+
+def test_after_flushall_everything_is_back_with_a_higher_epoch_and_version(run: Run) -> None:
+    epoch, version = run.authority.epoch, run.authority.version
+    run.client.flushall()
+    run.keeper.tick()
+    weights = WeightStore(run.client, run.keys).fetch()
+    assert weights is not None
+    assert weights.epoch > epoch
+    assert weights.version > version
+    run.client.hset(run.keys.boots, "0", "2")
+    run.keeper.tick()
+    assert_healthy(run, version)
+
+
+def test_after_flushall_boot_numbers_are_put_back(run: Run) -> None:
+    run.client.flushall()
+    run.keeper.tick()
+    assert hash_of(run.client, run.keys.boots) == {"0": "2"}
+
+
+def test_a_boot_number_that_fell_is_raised_again(run: Run) -> None:
+    run.client.delete(run.keys.boots)
+    assert Registry(run.client, run.keys).join(1) == (1, 1)
+    run.tick_twice()
+    assert hash_of(run.client, run.keys.boots) == {"0": "2", "1": "1"}
+
+
+def flushall(run: Run) -> None:
+    run.client.flushall()
+
+
+def delete_stream(run: Run) -> None:
+    run.client.delete(run.keys.rollouts)
+
+
+def overwrite_stream(run: Run) -> None:
+    run.client.set(run.keys.rollouts, "not a stream")
+
+
+def remake_stream_at_once(run: Run) -> None:
+    """As the loop's reader does, before the keeper has looked; an actor pushes right away."""
+    run.client.delete(run.keys.rollouts)
+    run.authority.restore_stream()
+    add(run.client, run.keys, make_entry(seq=6))
+
+
+def trim(run: Run) -> None:
+    run.client.xtrim(run.keys.rollouts, maxlen=0, approximate=False)
+
+
+def delete_one(run: Run) -> None:
+    ((entry, _),) = cast(Any, run.client.xrange(run.keys.rollouts, count=1))
+    run.client.xdel(run.keys.rollouts, entry)
+
+
+LOSSES = [
+    (flushall, {"lost": 3, "lost:reset": 3}),
+    (delete_stream, {"lost": 3, "lost:reset": 3}),
+    (overwrite_stream, {"lost": 3, "lost:reset": 3}),
+    (remake_stream_at_once, {"lost": 3, "lost:reset": 3}),
+    (trim, {"lost": 3, "lost:unexplained": 3}),
+    (delete_one, {"lost": 1, "lost:unexplained": 1}),
+]
+
+
+@pytest.mark.parametrize(("interfere", "expected"), LOSSES, ids=[loss[0].__name__ for loss in LOSSES])
+def test_exactly_what_vanished_is_counted_as_lost(
+    run: Run, interfere: Callable[[Run], None], expected: dict[str, int]
+) -> None:
+    interfere(run)
+    run.tick_twice()
+    ledger = ledger_of(run.client, run.keys)
+    assert {name: n for name, n in ledger.items() if name.startswith("lost")} == expected
+    assert imbalance(run.client, run.keys) == 0
+    assert hash_of(run.client, run.keys.status)["imbalance"] == "0"
+
+
+def test_the_status_shows_what_had_vanished_once(run: Run) -> None:
+    trim(run)
+    run.keeper.tick()
+    assert hash_of(run.client, run.keys.status)["imbalance"] == "3"
+    run.keeper.tick()
+    assert hash_of(run.client, run.keys.status)["imbalance"] == "0"
+
+
+def test_rollouts_settled_in_a_stream_that_vanished_before_the_keeper_looked_are_not_lost(run: Run) -> None:
+    ids = add(run.client, run.keys, *[make_entry(seq=seq) for seq in (6, 7)])
+    run.authority.settle([Settlement(entry, Outcome.TRAINED, steps=8) for entry in ids])
+    run.client.delete(run.keys.rollouts)
+    run.tick_twice()
+    assert imbalance(run.client, run.keys) == 0
+    assert ledger_of(run.client, run.keys)["trained"] == 4
+
+
+def test_an_unknown_lower_count_in_the_ledger_is_corrected_from_memory(run: Run) -> None:
+    run.client.hset(run.keys.ledger, "trained", "1")
+    run.tick_twice()
+    assert_healthy(run, version_before=1)
+
+
+@pytest.mark.parametrize("field", ["blob", "sha256"])
+def test_weights_that_do_not_match_their_checksum_are_published_again(run: Run, field: str) -> None:
+    """Or an actor that joins while nothing is trained would wait for ever."""
+    before = version_of(run.client, run.keys)
+    stored = run.client.hstrlen(run.keys.weights, field)
+    run.client.hset(run.keys.weights, field, "0" * integer(stored))
+    run.tick_twice()
+    assert_healthy(run, before)
+
+
+def test_a_version_above_the_learners_own_is_exceeded(run: Run) -> None:
+    run.client.hset(run.keys.weights, "version", "1000")
+    run.tick_twice()
+    assert version_of(run.client, run.keys) == 1001
+    assert_healthy(run, 1000)
+
+
+def test_a_round_without_interference_changes_nothing_but_the_status(run: Run) -> None:
+    before = version_of(run.client, run.keys)
+    run.tick_twice()
+    assert version_of(run.client, run.keys) == before
+    assert "lost" not in ledger_of(run.client, run.keys)
+
+
+def test_the_keeper_works_at_the_servers_memory_limit(run: Run) -> None:
+    before = version_of(run.client, run.keys)
+    run.client.delete(run.keys.weights, run.keys.spec, run.keys.ledger, run.keys.status)
+    with memory_limit(run.client):
+        run.tick_twice()
+        assert_healthy(run, before)
+
+
+def test_a_learner_that_starts_at_the_servers_memory_limit_drains_what_is_there(run: Run) -> None:
+    with memory_limit(run.client):
+        run.authority.restore_stream()
+        reader = make_reader(run.client, run.keys, run.authority)
+        reader.consumer.claim_all()
+        reader.poll_until(settled=4)
+
+
+def test_the_lease_is_renewed_in_each_round(run: Run) -> None:
+    run.client.pexpire(run.keys.lease, 500)
+    run.keeper.tick()
+    assert integer(run.client.pttl(run.keys.lease)) > 4000
+
+
+def test_everything_is_back_after_a_restart_of_the_server(
+    private_server: RedisServer, private_client: Client, keys: RunKeys, stop: StopRequest
+) -> None:
+    authority = lead(private_client, keys, stop)
+    keeper = make_keeper(private_client, keys, authority)
+    add(private_client, keys, make_entry(seq=1))
+    keeper.tick()
+    version = authority.version
+    private_server.restart()
+    with opened(private_server.url, "actor") as actor:
+        keeper.tick()
+        situation = RolloutProducer(actor, keys, stop).push(make_header(), b"x")
+    assert situation.weights is not None
+    assert situation.weights.version > version
+    keeper.tick()
+    assert ledger_of(private_client, keys) == {"entries_before": 1, "lost": 1, "lost:reset": 1}
+    assert imbalance(private_client, keys) == 0

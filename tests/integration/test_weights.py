@@ -1,0 +1,138 @@
+"""Published weights, from writer to readers."""
+
+from dataclasses import replace
+from threading import Event, Thread
+from typing import cast
+
+import numpy as np
+import pytest
+
+from dppo_redis.errors import WireError
+from dppo_redis.fenced_writes import FencedWrites
+from dppo_redis.keys import RunKeys
+from dppo_redis.redis_client import Client
+from dppo_redis.weight_store import WeightStore
+from dppo_redis.weights import Weights, WeightsId
+from tests.conftest import RedisServer, opened
+from tests.factories import make_spec, make_weights
+
+SPEC = make_spec()
+TEMPLATE = make_weights(SPEC)
+VERSIONS = 500
+READERS = 4
+
+
+def filled(version: int) -> Weights:
+    """Weights all of whose numbers are their version."""
+    arrays = {name: np.full_like(array, version) for name, array in TEMPLATE.arrays.items()}
+    return replace(TEMPLATE, version=version, update=version, arrays=arrays)
+
+
+class Watcher:
+    """Reads as fast as it can, and keeps every version it saw and every mismatch."""
+
+    def __init__(self, url: str, keys: RunKeys, done: Event) -> None:
+        self.seen: list[int] = []
+        self.torn: list[str] = []
+        self._url, self._keys, self._done = url, keys, done
+        self.thread = Thread(target=self._watch)
+
+    def _watch(self) -> None:
+        with opened(self._url) as client:
+            store = WeightStore(client, self._keys)
+            while not self._done.wait(0.0005):  # without a pause the writer would starve
+                self._look(store)
+            self._look(store)
+
+    def _look(self, store: WeightStore) -> None:
+        try:
+            weights = store.fetch()
+        except WireError as error:
+            self.torn.append(str(error))
+            return
+        if weights is None:
+            return
+        self.seen.append(weights.version)
+        if weights.update != weights.version:
+            self.torn.append(f"version {weights.version}, update {weights.update}")
+        for name, array in weights.arrays.items():
+            if (array != weights.version).any():
+                self.torn.append(f"version {weights.version}, {name} of {array.flat[0]}")
+
+
+def test_no_reader_ever_sees_weights_and_version_that_do_not_belong_together(
+    redis_server: RedisServer, client: Client, keys: RunKeys
+) -> None:
+    done = Event()
+    watchers = [Watcher(redis_server.url, keys, done) for _ in range(READERS)]
+    writes = FencedWrites(client, keys)
+    writes.acquire("a", ttl_ms=60_000, epoch=0, floor=0)
+    for watcher in watchers:
+        watcher.thread.start()
+    try:
+        for version in range(1, VERSIONS + 1):
+            assert writes.publish(filled(version)) is None
+    finally:
+        done.set()
+        for watcher in watchers:
+            watcher.thread.join()
+    for watcher in watchers:
+        assert watcher.torn == []
+        assert watcher.seen == sorted(watcher.seen)
+        assert watcher.seen[-1] == VERSIONS
+
+
+@pytest.fixture
+def store(client: Client, keys: RunKeys) -> WeightStore:
+    writes = FencedWrites(client, keys)
+    writes.acquire("a", ttl_ms=60_000, epoch=0, floor=0)
+    writes.publish(filled(7))
+    return WeightStore(client, keys)
+
+
+def test_what_is_fetched_is_what_was_published(store: WeightStore) -> None:
+    weights = store.fetch()
+    assert weights is not None
+    assert vars(weights) | {"arrays": {}} == vars(filled(7)) | {"arrays": {}}
+    for name, array in filled(7).arrays.items():
+        np.testing.assert_array_equal(weights.arrays[name], array)
+
+
+def test_a_look_at_the_version_moves_no_weights(store: WeightStore) -> None:
+    assert store.peek() == WeightsId(epoch=1, version=7)
+
+
+def test_nothing_published_is_no_weights(client: Client, keys: RunKeys) -> None:
+    assert WeightStore(client, keys).fetch() is None
+    assert WeightStore(client, keys).peek() is None
+
+
+def test_a_blob_that_was_damaged_is_not_taken_for_weights(
+    store: WeightStore, client: Client, keys: RunKeys
+) -> None:
+    blob = bytearray(cast(bytes, client.hget(keys.weights, "blob")))
+    blob[len(blob) // 2] ^= 1
+    client.hset(keys.weights, "blob", bytes(blob))
+    with pytest.raises(WireError, match="sha256"):
+        store.fetch()
+
+
+def test_a_blob_that_lost_its_end_is_not_taken_for_weights(
+    store: WeightStore, client: Client, keys: RunKeys
+) -> None:
+    client.hset(keys.weights, "blob", b"")
+    with pytest.raises(WireError):
+        store.fetch()
+
+
+def test_weights_of_16_mib_travel_whole(client: Client, keys: RunKeys) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {f"policy.{i}.weight": rng.standard_normal((1024, 1024), dtype=np.float32) for i in range(4)}
+    large = replace(make_weights(SPEC), arrays=arrays)
+    writes = FencedWrites(client, keys)
+    writes.acquire("a", ttl_ms=60_000, epoch=0, floor=0)
+    writes.publish(large)
+    weights = WeightStore(client, keys).fetch()
+    assert weights is not None
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(weights.arrays[name], array)
