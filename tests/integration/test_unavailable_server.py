@@ -113,12 +113,14 @@ class TestFailingOver:
     ) -> None:
         private_client.config_set("busy-reply-threshold", 1)
         producer = RolloutProducer(private_client, keys, stop)
-        with opened(private_server.url, "somebody") as client:
-            with in_background(lambda: client.eval("while true do end", 0), stop) as running:
-                wait_until(lambda: refusal(producer) is not None, 5, "the server is busy")
-                error = refusal(producer)
-                private_client.script_kill()
-                assert running.exception(5) is not None
+        with (
+            opened(private_server.url, "somebody") as client,
+            in_background(lambda: client.eval("while true do end", 0), stop) as running,
+        ):
+            wait_until(lambda: refusal(producer) is not None, 5, "the server is busy")
+            error = refusal(producer)
+            private_client.script_kill()
+            assert running.exception(5) is not None
         assert isinstance(error, TransientError)
 
     def test_a_server_that_cannot_save_is_waited_for(
