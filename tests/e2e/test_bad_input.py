@@ -1,0 +1,177 @@
+"""Bad input ends within seconds in one line that names the cause, and leaves nothing behind."""
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from dppo_redis.errors import ExitStatus
+from tests.e2e.support import Command, tree
+
+_AT_ONCE = 3
+_NOBODY = "redis://127.0.0.1:1/0"  # a port that nothing listens on
+_OF_A_RUN = '{"run": "other"}\n'
+_MODULE_THAT_BREAKS = "raise RuntimeError('no licence for the simulator')\n"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command line, and what its one line must say."""
+
+    name: str
+    command: str
+    says: tuple[str, ...]  # words of the line
+    status: int = ExitStatus.CONFIGURATION
+    environment: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 15.0
+
+
+CASES = [
+    Case("unknown environment id", "train NoSuchEnv-v7", ("NoSuchEnv",)),
+    Case("unknown version", "train CartPole-v9", ("CartPole-v9",)),
+    Case("unknown module", "train no_such_module:Walk-v0", ("no_such_module",)),
+    Case("unknown id in a module", "train tests.envs:Nope-v0", ("Nope",)),
+    Case("module that raises", "train breaks:Walk-v0", ("breaks:Walk-v0", "licence")),
+    Case("wrong argument of the environment", "train CartPole-v1 --env-kwargs colour 3", ("colour",)),
+    Case("no environment", "train", ("name an environment",)),
+    Case("no actors", "train CartPole-v1 --actors 0", ("actors", "1")),
+    Case("actors in words", "train CartPole-v1 --actors two", ("actors", "two")),
+    Case("clip range above 1", "train CartPole-v1 --ppo.clip-epsilon 3", ("clip_epsilon", "1", "3")),
+    Case("no budget", "train CartPole-v1 --env-steps 0", ("env_steps", "1")),
+    Case("unknown flag", "train CartPole-v1 --actor 3", ("--actor", "--actors")),
+    Case("unknown command", "trian CartPole-v1", ("trian", "train")),
+    Case("bad run name", "train CartPole-v1 --run ../up", ("../up",)),
+    Case("missing TOML file", "train CartPole-v1 --config gone.toml", ("gone.toml",)),
+    Case("broken TOML", "train CartPole-v1 --config broken.toml", ("broken.toml", "TOML")),
+    Case("unknown key", "train CartPole-v1 --config typo.toml", ("typo.toml", "actorz", "actors")),
+    Case("unknown key in a table", "train --config deep.toml", ("clip_epsilom", "ppo.clip_epsilon")),
+    Case("value out of range in a file", "train --config range.toml", ("range.toml", "gamma", "1")),
+    Case(
+        "staleness limit below the publish interval",
+        "train CartPole-v1 --max-staleness 2 --publish-every 4",
+        ("max_staleness", "publish_every", "4"),
+    ),
+    Case("bad URL scheme", "train CartPole-v1 --redis http://127.0.0.1:6379", ("http://127.0.0.1", "redis://")),
+    Case(
+        "Redis that cannot be reached",
+        f"train CartPole-v1 --redis {_NOBODY}",
+        ("127.0.0.1:1", "does not answer"),
+        ExitStatus.UNAVAILABLE,
+    ),
+    Case("no Redis for an actor", "actor --run x", ("--redis", "DPPO_REDIS_URL")),
+    Case(
+        "status of a Redis that cannot be reached",
+        f"status --redis {_NOBODY}",
+        ("127.0.0.1:1", "does not answer"),
+        ExitStatus.UNAVAILABLE,
+    ),
+    Case("missing password file", f"train CartPole-v1 --redis {_NOBODY}", ("gone.txt",),
+         environment={"DPPO_REDIS_PASSWORD_FILE": "gone.txt"}),
+    Case("unsupported actions", "train tests.envs:ManyDiscrete-v0", ("MultiDiscrete",)),
+    Case("unsupported observations", "train tests.envs:Image-v0", ("Box", "8, 8, 3")),
+    Case("tuple of observations", "train Blackjack-v1", ("Tuple",)),
+    Case("the API of old Gym", "train tests.envs:OldApi-v0", ("OldApi", "gymnasium 1.x")),
+    Case("the API of older Gym", "train tests.envs:OldestApi-v0", ("OldestApi", "gymnasium 1.x")),
+    Case(
+        "environment that raises at once",
+        "train tests.envs:RaisesInReset-v0 --env-kwargs at 1",
+        ("RaisesInReset", "the simulator lost its licence"),
+    ),
+    Case("run directory below a file", "train CartPole-v1 --run-dir file/run", ("file/run", "--run-dir")),
+    Case("directory of another run", "train CartPole-v1 --run-dir other", ("other", "--overwrite")),
+    Case("foreign directory", "train CartPole-v1 --run-dir foreign", ("foreign", "--run-dir")),
+    Case(
+        "foreign directory to overwrite",
+        "train CartPole-v1 --run-dir foreign --overwrite",
+        ("foreign", "--run-dir"),
+    ),
+    Case("nothing to resume", "train --run-dir foreign --resume", ("foreign", "resume")),
+    Case("other run to resume", "train CartPole-v1 --run mine --run-dir other --resume", ("other", "mine")),
+    Case("serial: unknown environment", "serial NoSuchEnv-v7", ("NoSuchEnv",)),
+    Case("serial: foreign directory", "serial CartPole-v1 --run-dir foreign --overwrite", ("foreign",)),
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a command ended."""
+
+    status: int
+    took_s: float
+    error_lines: list[str]
+    output: str
+    left: list[str]
+    before: Mapping[str, bytes]
+    after: Mapping[str, bytes]
+
+
+def _furnish(directory: Path) -> Path:
+    """A working directory with what the cases refer to."""
+    for name, text in {
+        "file": "not a directory\n",
+        "foreign/thesis.txt": "years of work\n",
+        "other/run.json": _OF_A_RUN,
+        "other/config.toml": 'env_id = "CartPole-v1"\n',
+        "breaks.py": _MODULE_THAT_BREAKS,
+        "broken.toml": "actors = = 2\n",
+        "typo.toml": "actorz = 2\n",
+        "deep.toml": 'env_id = "CartPole-v1"\n[ppo]\nclip_epsilom = 0.1\n',
+        "range.toml": 'env_id = "CartPole-v1"\n[ppo]\ngamma = 1.5\n',
+    }.items():
+        file = directory / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    return directory
+
+
+def _run(case: Case, directory: Path) -> Ending:
+    before = tree(directory)
+    with Command(*case.command.split(), cwd=directory, environment=case.environment) as command:
+        status = command.wait(case.seconds)
+        return Ending(
+            status=status,
+            took_s=time.monotonic() - command.started,
+            error_lines=command.error_lines,
+            output=command.out,
+            left=command.survivors(),
+            before=before,
+            after=tree(directory),
+        )
+
+
+@pytest.fixture(scope="module")
+def endings(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Ending]:
+    """All commands, a few at a time."""
+    places = [_furnish(tmp_path_factory.mktemp("bad")) for _ in CASES]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = pool.map(_run, CASES, places)
+        return {case.name: ending for case, ending in zip(CASES, found, strict=True)}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_bad_input_ends_in_one_line_that_names_the_cause(case: Case, endings: Mapping[str, Ending]) -> None:
+    ending = endings[case.name]
+    assert ending.status == case.status
+    assert "Traceback" not in "\n".join(ending.error_lines)
+    own = [line for line in ending.error_lines if line.startswith("dppo-redis: ")]
+    if not case.command.startswith("actor"):  # a service logs its line
+        assert own == ending.error_lines[-1:]
+    assert all(word in ending.error_lines[-1] for word in case.says), ending.error_lines
+    assert ending.output == ""
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_bad_input_leaves_no_process_and_no_file(case: Case, endings: Mapping[str, Ending]) -> None:
+    ending = endings[case.name]
+    assert ending.left == []
+    assert ending.after == ending.before
+
+
+@pytest.mark.parametrize("name", ["Redis that cannot be reached", "status of a Redis that cannot be reached"])
+def test_interactive_commands_give_up_on_a_missing_redis_after_five_seconds(
+    name: str, endings: Mapping[str, Ending]
+) -> None:
+    assert 3.0 < endings[name].took_s < 12.0

@@ -1,0 +1,132 @@
+"""Services started one by one, as another supervisor would, and a Redis that comes late."""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dppo_redis.config import RunConfig
+from dppo_redis.errors import ExitStatus
+from dppo_redis.rollout import RolloutHeader
+from dppo_redis.spec import RunDescription
+from dppo_redis.wire import checksum, encode_rollout
+from ops.run_directory import RunDirectory, prepare
+from tests.conftest import wait_until
+from tests.e2e.support import Command, Run, Server
+from tests.factories import discrete, make_header, make_rollout
+
+NAME = "by-hand"
+_CONFIG = RunConfig.model_validate(
+    {
+        "env_id": "tests.envs:Slow-v0",
+        "env_kwargs": {"ms": 5},
+        "vectorization": "sync",
+        "actors": 1,
+        "envs_per_actor": 2,
+        "rollout_steps": 8,
+        "ppo": {"batch_steps": 32, "minibatch_size": 16},
+        "network": {"hidden": [8]},
+    }
+)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """Not started yet."""
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    prepare(RunDirectory(NAME, tmp_path / "run"), _CONFIG, resume=False, overwrite=False)
+    return tmp_path
+
+
+def _learner(server: Server, place: Path) -> Command:
+    arguments = ["--run", NAME, "--run-dir", "run", "--redis", server.url]
+    return Command(*arguments, program=("-m", "learner"), cwd=place)
+
+
+def _actor(server: Server, place: Path) -> Command:
+    return Command("--run", NAME, "--redis", server.url, program=("-m", "workers"), cwd=place)
+
+
+def _evaluator(server: Server, place: Path) -> Command:
+    return Command("--run", NAME, "--redis", server.url, program=("-m", "workers.evaluate"), cwd=place)
+
+
+def test_services_wait_for_a_redis_that_is_absent_and_begin_by_themselves(
+    server: Server, place: Path
+) -> None:
+    with ExitStack() as stack:
+        services = [stack.enter_context(start(server, place)) for start in (_learner, _actor, _evaluator)]
+        for service in services:
+            service.said("waiting to")
+        server.start()
+        run = server.run(NAME)
+        run.reaches(3)
+        wait_until(lambda: run.hash(run.keys.evaluation) != {}, 15, "there is an evaluation")
+        assert all(service.running for service in services)
+        for service in services:  # deaf in no state: each is gone in seconds
+            service.send(signal.SIGTERM)
+        assert [service.wait(8) for service in services] == [ExitStatus.DONE] * 3
+        assert run.client.exists(run.keys.lease) == 0
+        assert run.client.zrange(run.keys.actors, 0, -1) == []
+
+
+def test_services_that_wait_for_redis_end_at_once_on_sigterm(server: Server, place: Path) -> None:
+    with _learner(server, place) as learner, _actor(server, place) as actor:
+        for service in (learner, actor):
+            service.said("waiting to")
+            asked = time.monotonic()
+            assert service.stop(deadline_s=5) == ExitStatus.DONE
+            assert time.monotonic() - asked < 2.5
+
+
+def test_an_actor_whose_environment_is_not_the_runs_is_refused(server: Server, place: Path) -> None:
+    server.start()
+    with _learner(server, place) as learner:
+        run = server.run(NAME)
+        wait_until(lambda: run.weights("version") > 0, 20, "weights are published")
+        assert learner.stop() == ExitStatus.DONE
+    description = RunDescription.from_text(run.client.get(run.keys.spec))
+    other = replace(description, spec=replace(description.spec, action=discrete(5)))
+    run.client.set(run.keys.spec, other.to_text())
+    with _actor(server, place) as actor:
+        assert actor.wait(15) == ExitStatus.CONFIGURATION
+        assert "not the run's environment" in actor.error_lines[-1]
+        assert "5" in actor.error_lines[-1]  # in what they differ
+
+
+def _push(run: Run, seq: int) -> None:
+    """A rollout as an actor would push it, half a batch."""
+    spec = RunDescription.from_text(run.client.get(run.keys.spec)).spec
+    payload = encode_rollout(make_rollout(spec, seed=seq))
+    header: RolloutHeader = make_header(
+        spec, seq=seq, epoch=run.weights("epoch"), version=run.weights("version"), steps=16,
+        update=run.weights("update"), crc=checksum(payload),
+    )  # fmt: skip
+    run.client.xadd(run.keys.rollouts, {**vars(header), "payload": payload})
+
+
+def test_half_a_batch_survives_a_restart_of_the_learner(server: Server, place: Path) -> None:
+    server.start()
+    run = server.run(NAME)
+    with _learner(server, place) as learner:
+        wait_until(lambda: run.weights("version") > 0, 20, "weights are published")
+        _push(run, seq=1)
+        wait_until(
+            lambda: run.client.xpending(run.keys.rollouts, "learners")["pending"] == 1, 10, "it is read"
+        )
+        assert learner.stop() == ExitStatus.DONE
+    epoch = run.weights("epoch")
+    with _learner(server, place) as learner:
+        wait_until(lambda: run.weights("epoch") > epoch, 20, "weights are published again")
+        _push(run, seq=2)
+        wait_until(lambda: run.hash(run.keys.ledger) != {}, 10, "something is settled")
+        assert run.hash(run.keys.ledger) == {"trained": "2", "steps:trained": "32"}
