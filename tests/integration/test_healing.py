@@ -220,6 +220,17 @@ def test_an_unknown_lower_count_in_the_ledger_is_corrected_from_memory(run: Run)
     assert_healthy(run, version_before=1)
 
 
+@pytest.mark.parametrize("field", ["trained", "stale", "steps:trained"])
+def test_a_count_that_is_no_number_is_put_right(run: Run, field: str) -> None:
+    run.client.hset(run.keys.ledger, field, "many")
+    run.keeper.tick()
+    (entry,) = add(run.client, run.keys, make_entry(seq=6))
+    run.authority.settle([Settlement(entry, Outcome.STALE)])
+    run.keeper.tick()
+    assert ledger_of(run.client, run.keys) == {"trained": 2, "steps:trained": 16, "stale": 1}
+    assert imbalance(run.client, run.keys) == 0
+
+
 @pytest.mark.parametrize("field", ["blob", "sha256"])
 def test_weights_that_do_not_match_their_checksum_are_published_again(run: Run, field: str) -> None:
     """Or an actor that joins while nothing is trained would wait for ever."""

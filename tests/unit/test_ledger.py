@@ -1,5 +1,7 @@
 """The books: every rollout has one recorded outcome, and what vanishes is booked as lost."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -41,6 +43,24 @@ class TestLedger:
             {"refused": 4, "refused:crc": 1, "refused:shape": 3, "steps:stale": 9, "lost:reset": 2}
         )
         assert list(ledger.reasons()) == [("refused:shape", 3), ("lost:reset", 2), ("refused:crc", 1)]
+
+    def test_counts_can_be_read_in_one_thread_while_another_adds_new_ones(self) -> None:
+        ledger, writing = Ledger(), True
+        interval_s = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+
+        def write() -> None:
+            for number in range(20_000):
+                ledger.add(Outcome.REFUSED, f"reason {number}", steps=1)
+
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                future = pool.submit(write)
+                while writing:
+                    writing = not future.done()
+                    assert ledger.env_steps <= ledger.settled
+        finally:
+            sys.setswitchinterval(interval_s)
 
 
 class TestAudit:

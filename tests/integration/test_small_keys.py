@@ -1,0 +1,176 @@
+"""The small keys of a run and the registry of its actors, on a real server."""
+
+import pytest
+
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.keys import RunKeys
+from dppo_redis.redis_client import Client
+from dppo_redis.registry import ACTOR_TTL_MS, FIRST_OUTSIDE_SLOT, Registry
+from dppo_redis.run_store import PAUSE, RUN, STOP, Control, Evaluation, RunStore, find_runs, only_run
+from dppo_redis.shutdown import StopRequest
+from tests.conftest import wait_until
+from tests.factories import make_description
+from tests.integration.learner_side import add, lead, make_entry, make_keeper
+from tests.integration.looking import hash_of, integer
+
+WEEK_MS = 7 * 24 * 3600 * 1000
+
+
+@pytest.fixture
+def store(client: Client, keys: RunKeys) -> RunStore:
+    return RunStore(client, keys)
+
+
+@pytest.fixture
+def registry(client: Client, keys: RunKeys) -> Registry:
+    return Registry(client, keys)
+
+
+class TestRuns:
+    def test_runs_on_one_server_share_no_key(self, client: Client, stop: StopRequest) -> None:
+        for run in ("a", "ab", "a.b"):
+            keys = RunKeys(run)
+            make_keeper(client, keys, lead(client, keys, stop)).tick()
+        RunStore(client, RunKeys("a")).delete()
+        assert find_runs(client) == ["a.b", "ab"]
+        assert not RunStore(client, RunKeys("a")).exists()
+        assert RunStore(client, RunKeys("ab")).exists()
+
+    def test_the_only_run_is_found_by_itself(self, client: Client, keys: RunKeys, stop: StopRequest) -> None:
+        with pytest.raises(ConfigurationError, match="none"):
+            only_run(client)
+        make_keeper(client, keys, lead(client, keys, stop)).tick()
+        assert only_run(client) == keys.run
+
+    def test_of_several_runs_one_has_to_be_named(self, client: Client, stop: StopRequest) -> None:
+        for run in ("one", "two"):
+            make_keeper(client, RunKeys(run), lead(client, RunKeys(run), stop)).tick()
+        with pytest.raises(ConfigurationError, match="one, two"):
+            only_run(client)
+
+    def test_an_actor_learns_from_the_spec_key_what_the_learner_published(
+        self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
+    ) -> None:
+        assert store.description() is None
+        description = make_description(seed=7)
+        make_keeper(client, keys, lead(client, keys, stop, description=description)).tick()
+        assert store.description() == description
+
+    def test_a_finished_run_keeps_its_numbers_for_a_week_but_no_rollouts(
+        self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
+    ) -> None:
+        authority = lead(client, keys, stop)
+        add(client, keys, make_entry())
+        make_keeper(client, keys, authority).tick()
+        authority.release()
+        store.retire()
+        assert integer(client.exists(keys.rollouts)) == 0
+        for key in (keys.spec, keys.weights, keys.status, keys.epoch):
+            assert WEEK_MS - 10_000 < integer(client.pttl(key)) <= WEEK_MS
+
+    def test_a_reopened_run_runs_and_its_keys_stay(
+        self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
+    ) -> None:
+        lead(client, keys, stop).release()
+        store.set_state(STOP, "env_steps")
+        store.retire()
+        store.reopen()
+        assert store.control() == Control(RUN, "", None)
+        assert integer(client.pttl(keys.weights)) == -1
+
+
+class TestControl:
+    def test_without_any_wish_a_run_runs(self, store: RunStore) -> None:
+        assert store.control() == Control(RUN, "", None)
+
+    def test_a_wish_is_read_back(self, store: RunStore) -> None:
+        store.set_state(STOP, "target", 1234)
+        assert store.control() == Control(STOP, "target", 1234)
+        store.set_state(PAUSE)
+        assert store.control() == Control(PAUSE, "", None)
+
+    def test_the_keepers_mark_leaves_the_operators_wish_alone(self, store: RunStore) -> None:
+        store.set_state(PAUSE)
+        store.set_backlog_high(3)
+        assert store.control().state == PAUSE
+
+    def test_what_an_operator_types_by_hand_does_not_end_anybody(
+        self, client: Client, keys: RunKeys, store: RunStore
+    ) -> None:
+        client.hset(keys.control, mapping={"state": "stop", "target_step": "soon"})
+        assert store.control().state == STOP
+
+
+class TestEvaluation:
+    RESULT = Evaluation(
+        version=3,
+        update=2,
+        trained_steps=128,
+        env_steps=130,
+        return_mean=21.5,
+        return_std=0.5,
+        length_mean=21.5,
+        episodes=20,
+    )
+
+    def test_an_evaluation_is_read_back(self, store: RunStore) -> None:
+        assert store.evaluation() is None
+        store.write_evaluation(vars(self.RESULT))
+        assert store.evaluation() == self.RESULT
+
+    def test_it_is_also_a_point_of_the_curve(self, client: Client, keys: RunKeys, store: RunStore) -> None:
+        store.write_evaluation(vars(self.RESULT))
+        assert integer(client.xlen(keys.metrics)) == 1
+
+    @pytest.mark.parametrize("field", ["version", "return_mean"])
+    def test_one_that_is_damaged_is_no_evaluation(
+        self, client: Client, keys: RunKeys, store: RunStore, field: str
+    ) -> None:
+        store.write_evaluation(vars(self.RESULT))
+        client.hset(keys.evaluation, field, "good")
+        assert store.evaluation() is None
+
+
+class TestActors:
+    def test_boots_of_a_slot_are_counted(self, registry: Registry) -> None:
+        assert [registry.join(2), registry.join(2), registry.join(0)] == [(2, 1), (2, 2), (0, 1)]
+
+    def test_actors_from_outside_take_slots_that_no_planned_one_has(self, registry: Registry) -> None:
+        assert [registry.join(None) for _ in range(2)] == [
+            (FIRST_OUTSIDE_SLOT, 1),
+            (FIRST_OUTSIDE_SLOT + 1, 1),
+        ]
+
+    def test_an_actor_that_beats_lives_and_says_where(self, registry: Registry) -> None:
+        registry.beat(3, {"pushes": 7})
+        assert registry.living()[3]["pushes"] == "7"
+        assert {"host", "pid"} <= registry.living()[3].keys()
+
+    def test_an_actor_that_has_stopped_beating_vanishes_by_itself(
+        self, client: Client, keys: RunKeys, registry: Registry
+    ) -> None:
+        registry.beat(3, {"pushes": 7})
+        registry.beat(4, {"pushes": 1})
+        assert 0 < integer(client.pttl(keys.actor(3))) <= ACTOR_TTL_MS
+        client.pexpire(keys.actor(3), 1)
+        wait_until(lambda: list(registry.living()) == [4], 5, "the registration expires")
+        registry.forget_dead(registry.living())
+        assert integer(client.zcard(keys.actors)) == 1
+
+    def test_an_actor_that_leaves_is_gone_at_once(
+        self, client: Client, keys: RunKeys, registry: Registry
+    ) -> None:
+        registry.beat(3, {"pushes": 7})
+        registry.leave(3)
+        assert registry.living() == {}
+        assert integer(client.exists(keys.actors, keys.actor(3))) == 0
+
+    def test_the_status_counts_the_living(self, client: Client, keys: RunKeys, stop: StopRequest) -> None:
+        keeper = make_keeper(client, keys, lead(client, keys, stop))
+        for slot in (1, 2, 3):
+            Registry(client, keys).beat(slot, {"wait_share": 0.3 * slot})
+        client.delete(keys.actor(2))
+        keeper.tick()
+        status = hash_of(client, keys.status)
+        assert status["actors"] == "2"
+        assert float(status["actor_wait_share"]) == pytest.approx(0.6)
