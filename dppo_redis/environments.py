@@ -40,9 +40,19 @@ def make_single(env_id: str, env_kwargs: dict[str, EnvValue]) -> gymnasium.Env[A
             warnings.simplefilter("ignore")  # advice of gymnasium's checker is not an error
             arguments: dict[str, Any] = dict(env_kwargs)
             return gymnasium.make(env_id, **arguments)
-    except (gymnasium.error.Error, ImportError, AttributeError, TypeError, ValueError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ConfigurationError(f"environment {env_id!r} cannot be made: {lines[0]}") from error
+    except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError) as error:
+        raise ConfigurationError(
+            f"environment {env_id!r} cannot be made: {_first_line(error)} Check the id, install the package "
+            "that has it, or name the module that registers it as module:EnvId"
+        ) from error
+    except Exception as error:  # code of the user's: anything may come out of it
+        raise ConfigurationError(
+            f"environment {env_id!r} cannot be made: {type(error).__name__}: {_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
 
 
 def inspect(env_id: str, env_kwargs: dict[str, EnvValue]) -> EnvironmentSpaces:

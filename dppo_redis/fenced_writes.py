@@ -5,13 +5,13 @@ One caller at a time: `learner/authority.py` holds a lock around all of it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any, Literal, cast
 
 from dppo_redis.errors import FencedError
 from dppo_redis.keys import GROUP, RunKeys
 from dppo_redis.ledger import Settlement
 from dppo_redis.redis_client import Client
+from dppo_redis.scripts import source
 from dppo_redis.weights import Weights
 from dppo_redis.wire import encode_weights, sha256
 
@@ -36,10 +36,10 @@ class FencedWrites:
 
     def __init__(self, client: Client, keys: RunKeys) -> None:
         self._keys = keys
-        self._acquire = client.register_script(_source("acquire"))
-        self._publish = client.register_script(_source("publish"))
-        self._settle = client.register_script(_source("settle"))
-        self._write = client.register_script(_source("write"))
+        self._acquire = client.register_script(source("acquire"))
+        self._publish = client.register_script(source("publish"))
+        self._settle = client.register_script(source("settle"))
+        self._write = client.register_script(source("write"))
 
     def acquire(self, owner: str, ttl_ms: int, epoch: int, floor: int) -> LeaseAnswer:
         """Take or renew the lease; `epoch` is one's own (0 before the first), `floor` the highest known."""
@@ -93,6 +93,10 @@ class FencedWrites:
         """Replace a hash of the learner's."""
         self._run_write(epoch, key, ["hash", *_flat(fields)])
 
+    def write_fields(self, epoch: int, key: str, fields: Mapping[str, Any]) -> None:
+        """Set fields of a hash; the others stay."""
+        self._run_write(epoch, key, ["fields", *_flat(fields)])
+
     def write_string(self, epoch: int, key: str, value: str) -> None:
         """Replace a string of the learner's."""
         self._run_write(epoch, key, ["string", value])
@@ -113,7 +117,3 @@ def _raise_if_fenced(outcome: bytes, found: int, epoch: int) -> None:
 
 def _flat(fields: Mapping[str, Any]) -> list[Any]:
     return [item for pair in fields.items() for item in pair]
-
-
-def _source(name: str) -> str:
-    return (files("dppo_redis.scripts") / f"{name}.lua").read_text(encoding="utf-8")

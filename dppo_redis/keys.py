@@ -95,6 +95,25 @@ class RunKeys:
     def control(self) -> str:
         return self._key("control")
 
+    def types(self) -> dict[str, str]:
+        """The Redis type of each key, actors' own hashes apart."""
+        return {
+            self.spec: "string",
+            self.weights: "hash",
+            self.rollouts: "stream",
+            self.lease: "string",
+            self.epoch: "string",
+            self.ledger: "hash",
+            self.boots: "hash",
+            self.actors: "zset",
+            self.status: "hash",
+            self.evaluation: "hash",
+            self.metrics: "stream",
+            self.quarantine: "stream",
+            self.errors: "stream",
+            self.control: "hash",
+        }
+
     @property
     def pattern(self) -> str:
         """Glob that SCAN matches against every key of this run."""

@@ -36,7 +36,10 @@ class Settlement:
 
 @dataclass
 class Ledger:
-    """Counts by field name, as the Redis hash holds them: `stale`, `refused:shape`, `steps:trained`."""
+    """Counts by field name, as the Redis hash holds them: `stale`, `refused:shape`, `steps:trained`.
+
+    They are copied before they are iterated, because another thread may be adding.
+    """
 
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -63,7 +66,7 @@ class Ledger:
     @property
     def env_steps(self) -> int:
         """Valid steps of all settled rollouts, whatever their outcome."""
-        return sum(n for name, n in self.counts.items() if name.startswith("steps:"))
+        return sum(n for name, n in self.counts.copy().items() if name.startswith("steps:"))
 
     @property
     def entries_before(self) -> int:
@@ -77,7 +80,9 @@ class Ledger:
     def reasons(self) -> Iterable[tuple[str, int]]:
         """(outcome:reason, rollouts) of everything dropped, largest first."""
         found = [
-            (name, n) for name, n in self.counts.items() if ":" in name and not name.startswith("steps:")
+            (name, n)
+            for name, n in self.counts.copy().items()
+            if ":" in name and not name.startswith("steps:")
         ]
         return sorted(found, key=lambda pair: -pair[1])
 

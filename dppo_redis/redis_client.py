@@ -31,10 +31,19 @@ PASSWORD_FILE_VARIABLE = "DPPO_REDIS_PASSWORD_FILE"
 SOCKET_TIMEOUT_S = 5.0  # ten times the longest blocking read
 INTERACTIVE_PATIENCE_S = 5.0
 _LONGEST_PAUSE_S = 1.0
+# WRONGTYPE: somebody overwrote a key of ours; the learner's keeper puts it right.
 _TRANSIENT_REPLIES = (
     "MISCONF", "UNBLOCKED", "LOADING", "NOREPLICAS", "BUSY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN",
-    "READONLY", "OOM",
+    "READONLY", "OOM", "WRONGTYPE",
 )  # fmt: skip
+_TRANSIENT_ERRORS = (
+    redis.ConnectionError,
+    redis.TimeoutError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.OutOfMemoryError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.TryAgainError,
+)
 _FATAL_REPLIES = ("NOAUTH", "WRONGPASS", "NOPERM", "DENIED", "CROSSSLOT", "MOVED")
 
 Client = redis.Redis
@@ -56,12 +65,25 @@ def find_url(flag: str | None) -> str:
     url = flag or os.environ.get(URL_VARIABLE)
     if not url:
         raise ConfigurationError(f"no Redis given: pass --redis URL or set {URL_VARIABLE}")
-    try:
-        parse_url(url)  # type: ignore[no-untyped-call]
-    except ValueError as error:
-        raise ConfigurationError(f"bad Redis URL {redact(url)}: {error}") from error
+    _check_url(url)
     file = os.environ.get(PASSWORD_FILE_VARIABLE)
-    return _with_password(url, _read_password(Path(file))) if file else url
+    return _with_password(redact(url), _read_password(Path(file))) if file else url
+
+
+def _check_url(url: str) -> None:
+    """Refuse a malformed URL; the message never quotes it, since a part of it may be a password."""
+    try:
+        urlsplit(url)
+        options: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
+    except ValueError:
+        raise ConfigurationError(
+            "bad Redis URL: it is redis://[user:password@]host[:port][/db], rediss://... or unix:///path; "
+            "special characters in a password are percent-encoded"
+        ) from None
+    try:
+        options.pop("connection_class", redis.Connection)(**options)  # nothing is sent yet
+    except TypeError as error:
+        raise ConfigurationError(f"bad Redis URL: {str(error).rpartition(') ')[2]}") from None
 
 
 def _read_password(file: Path) -> str:
@@ -71,6 +93,8 @@ def _read_password(file: Path) -> str:
         return file.read_text(encoding="utf-8").rstrip("\n")
     except OSError as error:
         raise ConfigurationError(f"cannot read the password file {file}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"the password file {file} is not text") from None
 
 
 def _with_password(url: str, password: str) -> str:
@@ -85,17 +109,20 @@ def _with_password(url: str, password: str) -> str:
 
 def has_password(url: str) -> bool:
     """Whether a URL carries a secret."""
-    return urlsplit(url).password is not None or "password=" in urlsplit(url).query
+    return redact(url) != url
 
 
 def redact(url: str) -> str:
-    """The URL as logs, dumps and screens may show it: less its secret; the user name stays."""
+    """The URL as logs, dumps and screens may show it: less its secrets; the user name stays."""
     parts = urlsplit(url)
-    query = "&".join(item for item in parts.query.split("&") if item and not item.startswith("password="))
-    if parts.scheme == "unix":
-        return f"unix://{parts.netloc}{parts.path}" + (f"?{query}" if query else "")
+    query = "&".join(
+        item for item in parts.query.split("&") if item and "password" not in item.partition("=")[0]
+    )
     user = f"{parts.username}@" if parts.username else ""
-    return urlunsplit(parts._replace(netloc=user + parts.netloc.rpartition("@")[2], query=query))
+    netloc = user + parts.netloc.rpartition("@")[2]
+    if parts.scheme == "unix":  # urlunsplit would drop the empty host
+        return f"unix://{netloc}{parts.path}" + (f"?{query}" if query else "")
+    return urlunsplit(parts._replace(netloc=netloc, query=query))
 
 
 def connect(url: str, name: str) -> Client:
@@ -124,15 +151,15 @@ def translated() -> Iterator[None]:
 
 def classify(error: redis.RedisError) -> DppoError:
     """Say whether waiting helps (TransientError) or a human is needed (ConfigurationError)."""
-    reply = str(error).split(" ", 1)[0]
+    text = str(error).rpartition("caused error: ")[2]  # a pipeline puts its own words before
+    reply = text.split(" ", 1)[0]
     if isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError):
         return ConfigurationError(f"Redis refuses the user or password: {error}")
     if isinstance(error, redis.exceptions.NoPermissionError) or reply in _FATAL_REPLIES:
         return ConfigurationError(f"Redis refuses: {error}")
     if isinstance(error.__cause__ or error.__context__, ssl.SSLCertVerificationError):
         return ConfigurationError(f"Redis' certificate is not trusted: {error}")
-    passing = redis.ConnectionError | redis.TimeoutError | redis.exceptions.ReadOnlyError
-    if isinstance(error, passing | redis.exceptions.OutOfMemoryError) or reply in _TRANSIENT_REPLIES:
+    if isinstance(error, _TRANSIENT_ERRORS) or reply in _TRANSIENT_REPLIES:
         return TransientError(str(error))
     return ConfigurationError(f"Redis answers an error that this release does not expect: {error}")
 

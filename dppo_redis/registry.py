@@ -43,10 +43,15 @@ class Registry:
         pipeline.pexpire(key, ACTOR_TTL_MS)
         pipeline.zadd(self._keys.actors, {str(slot): time.time()})
         for reply in pipeline.execute(raise_on_error=False):
-            if isinstance(reply, redis.RedisError) and not isinstance(
-                reply, redis.exceptions.OutOfMemoryError
-            ):
-                raise reply
+            if isinstance(reply, redis.RedisError):
+                self._forgive(reply, key)
+
+    def _forgive(self, error: redis.RedisError, key: str) -> None:
+        """A full server lets the registration be renewed; one's own key can be of no other type."""
+        if str(error).startswith("WRONGTYPE"):
+            self._client.delete(key)
+        elif not isinstance(error, redis.exceptions.OutOfMemoryError):
+            raise error
 
     def leave(self, slot: int) -> None:
         """End one's own registration."""
@@ -57,27 +62,34 @@ class Registry:
 
     def living(self) -> dict[int, dict[str, str]]:
         """What each living actor last reported, by slot; forgets those whose hash has vanished."""
-        slots = sorted(
-            int(member) for member in cast(list[bytes], self._client.zrange(self._keys.actors, 0, -1))
-        )
+        slots = sorted(int(member) for member in self._members() if member.isdigit())
         pipeline = self._client.pipeline(transaction=False)
         for slot in slots:
             pipeline.hgetall(self._keys.actor(slot))
-        reports = cast(list[dict[bytes, bytes]], pipeline.execute()) if slots else []
+        reports = pipeline.execute(raise_on_error=False) if slots else []
         return {
             slot: {name.decode(): value.decode(errors="replace") for name, value in report.items()}
             for slot, report in zip(slots, reports, strict=True)
-            if report
+            if report and isinstance(report, dict)
         }
+
+    def _members(self) -> list[bytes]:
+        return cast(list[bytes], self._client.zrange(self._keys.actors, 0, -1))
 
     def forget_dead(self, living: Mapping[int, Any]) -> None:
         """Drop index entries whose actor has vanished."""
-        known = cast(list[bytes], self._client.zrange(self._keys.actors, 0, -1))
-        dead = [member for member in known if int(member) not in living]
+        dead = [m for m in self._members() if not m.isdigit() or int(m) not in living]
         if dead:
             self._client.zrem(self._keys.actors, *dead)
 
-    def boots(self) -> dict[str, int]:
-        """Slot (or `next`) to count, to be put back after a loss."""
-        stored = cast(dict[bytes, bytes], self._client.hgetall(self._keys.boots))
-        return {name.decode(): int(count) for name, count in stored.items()}
+    def joined(self) -> int:
+        """How many actors have ever joined, restarts not counted."""
+        return sum(name.isdigit() for name in cast(list[bytes], self._client.hkeys(self._keys.boots)))
+
+
+def number(text: str | None) -> float:
+    """A number that an actor reported about itself; 0 where it reported nonsense."""
+    try:
+        return float(text or 0)
+    except ValueError:
+        return 0.0

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import redis
 
-from dppo_redis.errors import StoppedError, WireError
+from dppo_redis.errors import ConfigurationError, StoppedError, WireError
 from dppo_redis.keys import CONSUMER, GROUP, RunKeys
 from dppo_redis.logs import Rarely
-from dppo_redis.redis_client import Client, TransientError, backoff, classify, translated
+from dppo_redis.redis_client import Client, TransientError, backoff, classify
 from dppo_redis.rollout import RolloutHeader
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.weight_store import parse_weights_id
@@ -21,6 +21,7 @@ from dppo_redis.weights import WeightsId
 
 _HEADER_FIELDS = tuple(f.name for f in fields(RolloutHeader))
 _TEXT_FIELDS = ("boot", "spec")
+_MOST_HANG_UPS = 3
 _STARTING_PAUSE_S = 0.05
 _LARGEST_NUMBER = 2**63 - 1
 _log = logging.getLogger("dppo")
@@ -84,6 +85,7 @@ class RolloutProducer:
         self._stop = stop
         self._rarely = Rarely()
         self._learner_is_starting = False
+        self._hung_up = 0  # pushes in a row after which the server went on answering
         self.ambiguous = 0  # sends whose reply was lost; the learner recognises the duplicates
         self.refused_full = 0  # sends that the server refused for want of memory
 
@@ -91,8 +93,10 @@ class RolloutProducer:
         """Backlog, weights and control in one round trip. Redis errors pass through."""
         return self._situation(self._ask(self._client.pipeline(transaction=False)).execute())
 
-    def push(self, header: RolloutHeader, payload: bytes) -> Situation:
+    def push(self, header: RolloutHeader, payload: bytes) -> Situation | None:
         """Send a rollout and look, in one round trip; waits until Redis has taken it.
+
+        Returns None where the rollout was taken but the look failed.
 
         Raises:
             StoppedError: a stop was requested while its fate was undecided.
@@ -102,16 +106,18 @@ class RolloutProducer:
             "payload": payload
         }
         for pause_s in backoff():
-            situation = self._try_push(entry)
-            if situation is not None:
-                return situation
+            replies = self._try_push(entry)
+            if replies is not None:
+                looked = not any(isinstance(reply, redis.RedisError) for reply in replies)
+                return self._situation(replies) if looked else None
             if self._stop.requested:
                 raise StoppedError("stopped with a rollout in hand")
             # A learner that is just starting is worth a quick look: a rollout ages while it waits.
             self._stop.sleep(min(pause_s, _STARTING_PAUSE_S) if self._learner_is_starting else pause_s)
         raise AssertionError("backoff is endless")
 
-    def _try_push(self, entry: dict[Any, Any]) -> Situation | None:
+    def _try_push(self, entry: dict[Any, Any]) -> list[Any] | None:
+        """The replies to the look once Redis has taken the entry; None where it did not."""
         pipeline = self._client.pipeline(transaction=False)
         # NOMKSTREAM: a stream without the learner's group would take rollouts nobody reads.
         pipeline.xadd(self._keys.rollouts, entry, nomkstream=True)
@@ -120,7 +126,9 @@ class RolloutProducer:
         except (redis.ConnectionError, redis.TimeoutError) as error:
             self._explain(classify(error))
             self.ambiguous += 1
+            self._check_size(len(entry["payload"]), error)
             return None
+        self._hung_up = 0
         if isinstance(added, redis.RedisError):
             self._explain(classify(added))
             self.refused_full += isinstance(added, redis.exceptions.OutOfMemoryError)
@@ -128,11 +136,24 @@ class RolloutProducer:
         self._learner_is_starting = added is None  # it has not made the stream yet
         if self._learner_is_starting:
             return None
-        with translated():
-            for reply in rest:
-                if isinstance(reply, redis.RedisError):
-                    raise reply
-        return self._situation(rest)
+        return cast(list[Any], rest)
+
+    def _check_size(self, payload_bytes: int, error: redis.RedisError) -> None:
+        """A server that hangs up on each push, yet answers at once, finds the rollout too large.
+
+        Raises:
+            ConfigurationError: it has done so several times.
+        """
+        try:
+            answers = not isinstance(error, redis.TimeoutError) and self._client.ping()
+        except redis.RedisError:
+            answers = False
+        self._hung_up = self._hung_up + 1 if answers else 0
+        if self._hung_up >= _MOST_HANG_UPS:
+            raise ConfigurationError(
+                f"Redis hangs up whenever a rollout of {payload_bytes} bytes is sent: raise its "
+                "proto-max-bulk-len, or make rollouts shorter (--rollout-steps)"
+            )
 
     def _explain(self, error: Exception) -> None:
         if not isinstance(error, TransientError):
@@ -170,7 +191,7 @@ class RolloutConsumer:
     def claim_all(self) -> None:
         """Make every pending entry of the group ours; only the holder of the lease may."""
         start = b"0-0"
-        while True:
+        while self._others_have_pending():
             # JUSTID leaves the delivery counts alone: taking over is not a delivery.
             claimed = cast(
                 list[bytes],
@@ -178,10 +199,13 @@ class RolloutConsumer:
                     self._key, GROUP, CONSUMER, min_idle_time=0, start_id=start, count=100, justid=True
                 ),
             )
-            if not claimed:
-                return
-            milliseconds, _, sequence = claimed[-1].partition(b"-")
-            start = b"%s-%d" % (milliseconds, int(sequence) + 1)
+            if claimed:  # else it only removed references to trimmed entries: there may be more
+                milliseconds, _, sequence = claimed[-1].partition(b"-")
+                start = b"%s-%d" % (milliseconds, int(sequence) + 1)
+
+    def _others_have_pending(self) -> bool:
+        consumers = self._client.xpending(self._key, GROUP)["consumers"]
+        return any(consumer["name"] != CONSUMER.encode() for consumer in consumers)
 
     def read(self, count: int, block_ms: int) -> list[Entry]:
         """Up to `count` entries, waiting at most `block_ms`; pending ones of ours come first.
@@ -195,7 +219,7 @@ class RolloutConsumer:
                 return entries
             return self._read(b">", count, block_ms)
         except redis.ResponseError as error:
-            if not str(error).startswith(("NOGROUP", "UNBLOCKED", "WRONGTYPE")):
+            if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
                 raise
             _log.warning("stream or group is gone; making them again")
             self._restore()
@@ -213,16 +237,14 @@ class RolloutConsumer:
 
 
 def ensure_group(client: Client, keys: RunKeys) -> bool:
-    """Create stream and group where missing; says whether the stream itself is new.
-
-    A key of another type in the stream's place is removed: nobody could ever push again.
-    """
-    kind = cast(bytes, client.type(keys.rollouts))
-    if kind not in (b"stream", b"none"):
-        client.unlink(keys.rollouts)
+    """Create stream and group where missing; says whether the stream itself is new."""
+    is_new = not client.exists(keys.rollouts)
+    # Looked for first: a server at its memory limit refuses XGROUP CREATE, also where there is one.
+    if not is_new and any(group["name"] == GROUP.encode() for group in client.xinfo_groups(keys.rollouts)):
+        return False
     try:
         client.xgroup_create(keys.rollouts, GROUP, id="0", mkstream=True)
     except redis.ResponseError as error:
         if not str(error).startswith("BUSYGROUP"):
             raise
-    return kind != b"stream"
+    return is_new

@@ -1,5 +1,6 @@
 """A run's small keys: spec, control, status, evaluation, metrics, quarantine, errors."""
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -9,12 +10,15 @@ import redis
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.keys import SPEC_PATTERN, RunKeys, run_of
 from dppo_redis.redis_client import Client
+from dppo_redis.scripts import source
 from dppo_redis.spec import RunDescription
+from dppo_redis.wire import sha256
 
 METRICS_KEPT = 10_000
 QUARANTINE_KEPT = 1000
 ERRORS_KEPT = 200
 QUARANTINE_BYTES = 256
+QUARANTINE_NAME_BYTES = 64
 FINISHED_TTL_S = 7 * 24 * 3600
 
 RUN, PAUSE, STOP = "run", "pause", "stop"
@@ -44,19 +48,20 @@ class Evaluation:
 
     @staticmethod
     def from_fields(stored: Mapping[str, str]) -> "Evaluation | None":
-        """Read the evaluation hash; None when there was none yet."""
-        if "return_mean" not in stored:
+        """Read the evaluation hash; None when there was none yet, or somebody damaged it."""
+        try:
+            return Evaluation(
+                version=int(stored["version"]),
+                update=int(stored["update"]),
+                trained_steps=int(stored["trained_steps"]),
+                env_steps=int(stored["env_steps"]),
+                return_mean=float(stored["return_mean"]),
+                return_std=float(stored["return_std"]),
+                length_mean=float(stored["length_mean"]),
+                episodes=int(stored["episodes"]),
+            )
+        except (KeyError, ValueError):
             return None
-        return Evaluation(
-            version=int(stored["version"]),
-            update=int(stored["update"]),
-            trained_steps=int(stored["trained_steps"]),
-            env_steps=int(stored["env_steps"]),
-            return_mean=float(stored["return_mean"]),
-            return_std=float(stored["return_std"]),
-            length_mean=float(stored["length_mean"]),
-            episodes=int(stored["episodes"]),
-        )
 
 
 @dataclass(frozen=True)
@@ -69,15 +74,10 @@ class Counters:
 
 
 def read_counters(client: Client, keys: RunKeys) -> Counters:
-    """Read them in one transaction. XINFO sends whole entries: for the keeper and for summaries only."""
-    pipeline = client.pipeline(transaction=True)
-    pipeline.xinfo_stream(keys.rollouts)
-    pipeline.xlen(keys.rollouts)
-    pipeline.hgetall(keys.ledger)
-    stream, backlog, ledger = pipeline.execute(raise_on_error=False)
-    if isinstance(stream, redis.ResponseError):
-        return Counters(0, 0, parse_counts(ledger))
-    return Counters(int(stream["entries-added"]), int(backlog), parse_counts(ledger))
+    """Read them inside the server, so that they belong together."""
+    script = client.register_script(source("counters"))
+    added, backlog, ledger = cast(list[Any], script(keys=[keys.rollouts, keys.ledger]))
+    return Counters(int(added), int(backlog), parse_counts(dict(zip(ledger[::2], ledger[1::2], strict=True))))
 
 
 def parse_counts(stored: Any) -> dict[str, int]:
@@ -92,34 +92,76 @@ def parse_counts(stored: Any) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
+class StoredWeights:
+    """The small fields of the weights hash."""
+
+    epoch: int
+    version: int
+    bytes: int
+    sha256: str
+    blob_bytes: int  # of the blob that is really there
+
+
+@dataclass(frozen=True)
 class Vitals:
     """What is stored of the keys that a learner heals."""
 
-    weights: tuple[str, str] | None  # (epoch, version); None when damaged or gone
+    weights: StoredWeights | None  # None when a field is gone or is no number
     spec: str | None
     boots: dict[str, int]
+    state: str | None  # of the control key
 
 
 def read_vitals(client: Client, keys: RunKeys) -> Vitals:
-    """Read them in one round trip; the blob itself does not travel, only its length is compared."""
+    """Read them in one round trip; the blob itself does not travel."""
     pipeline = client.pipeline(transaction=False)
-    pipeline.hmget(keys.weights, ["epoch", "version", "bytes"])
+    pipeline.hmget(keys.weights, ["epoch", "version", "bytes", "sha256"])
     pipeline.hstrlen(keys.weights, "blob")
     pipeline.get(keys.spec)
     pipeline.hgetall(keys.boots)
-    weights, blob_bytes, spec, boots = pipeline.execute(raise_on_error=False)
+    pipeline.hget(keys.control, "state")
+    weights, blob_bytes, spec, boots, state = pipeline.execute()
     return Vitals(
-        weights=_whole_weights(weights, blob_bytes),
-        spec=spec.decode(errors="replace") if isinstance(spec, bytes) else None,
+        weights=_stored_weights(weights, blob_bytes),
+        spec=None if spec is None else spec.decode(errors="replace"),
         boots=parse_counts(boots),
+        state=None if state is None else state.decode(errors="replace"),
     )
 
 
-def _whole_weights(fields: Any, blob_bytes: Any) -> tuple[str, str] | None:
-    if isinstance(fields, redis.RedisError) or None in fields:
+def _stored_weights(fields: list[bytes | None], blob_bytes: int) -> StoredWeights | None:
+    epoch, version, length, digest = fields
+    if epoch is None or version is None or length is None or digest is None:
         return None
-    epoch, version, length = (field.decode(errors="replace") for field in fields)
-    return (epoch, version) if length == str(blob_bytes) else None
+    try:
+        return StoredWeights(
+            int(epoch), int(version), int(length), digest.decode(errors="replace"), int(blob_bytes)
+        )
+    except ValueError:
+        return None
+
+
+def read_blob_digest(client: Client, keys: RunKeys) -> str:
+    """SHA-256 of the weights blob that is stored now."""
+    return sha256(cast(bytes | None, client.hget(keys.weights, "blob")) or b"")
+
+
+def remove_foreign_types(client: Client, keys: RunKeys) -> list[str]:
+    """Remove keys that somebody overwrote with another type; returns their names.
+
+    Until then commands on them fail with WRONGTYPE, which everybody else waits out.
+    """
+    pipeline = client.pipeline(transaction=False)
+    for key in keys.types():
+        pipeline.type(key)
+    found = cast(list[bytes], pipeline.execute())
+    foreign = [
+        key for (key, expected), kind in zip(keys.types().items(), found, strict=True)
+        if kind.decode() not in (expected, "none")
+    ]  # fmt: skip
+    if foreign:
+        client.unlink(*foreign)
+    return foreign
 
 
 class RunStore:
@@ -156,24 +198,14 @@ class RunStore:
         """What the operator wants; a missing key means run."""
         stored = self._hash(self.keys.control)
         step = stored.get("target_step", "")
-        return Control(stored.get("state", RUN), stored.get("reason", ""), int(step) if step else None)
+        return Control(
+            stored.get("state", RUN), stored.get("reason", ""), int(step) if step.isdigit() else None
+        )
 
     def set_state(self, state: str, reason: str = "", target_step: int | None = None) -> None:
         """Ask the whole fleet to run, pause or stop."""
         fields = {"state": state, "reason": reason, "target_step": "" if target_step is None else target_step}
         self._client.hset(self.keys.control, mapping=cast(Any, fields))
-
-    def set_backlog_high(self, high: int) -> None:
-        """Where actors wait. A control key that somebody overwrote is removed; a full server is let be."""
-        try:
-            self._client.hset(self.keys.control, "backlog_high", str(high))
-            self._client.hsetnx(self.keys.control, "state", RUN)
-        except redis.exceptions.OutOfMemoryError:
-            return  # actors go on with the mark they have
-        except redis.ResponseError as error:
-            if not str(error).startswith("WRONGTYPE"):
-                raise
-            self._client.unlink(self.keys.control)
 
     def status(self) -> dict[str, str]:
         """What the learner's keeper last wrote, and the fields that readers see."""
@@ -202,8 +234,11 @@ class RunStore:
 
     def quarantine(self, entry_id: bytes, reason: str, detail: str, fields: Mapping[bytes, bytes]) -> None:
         """Keep the head of a refused entry for inspection."""
-        head = {name: value[:QUARANTINE_BYTES] for name, value in list(fields.items())[:16]}
-        record: dict[Any, Any] = {"entry": entry_id, "reason": reason, "detail": detail[:500], **head}
+        head = {
+            b"field:" + name[:QUARANTINE_NAME_BYTES]: value[:QUARANTINE_BYTES]
+            for name, value in list(fields.items())[:16]
+        }
+        record: dict[Any, Any] = {"entry": entry_id, "reason": reason, "detail": detail, **head}
         self._append(self.keys.quarantine, record, QUARANTINE_KEPT)
 
     def append_error(self, service: str, text: str) -> None:
@@ -212,14 +247,8 @@ class RunStore:
 
     def _append(self, key: str, fields: Mapping[Any, Any], kept: int) -> None:
         """Add to a capped stream; a full server loses the record, which the logs and files have too."""
-        try:
+        with contextlib.suppress(redis.exceptions.OutOfMemoryError):
             self._client.xadd(key, dict(fields), maxlen=kept, approximate=True)
-        except redis.exceptions.OutOfMemoryError:
-            return
-        except redis.ResponseError as error:
-            if not str(error).startswith("WRONGTYPE"):
-                raise
-            self._client.unlink(key)
 
     def lease(self) -> tuple[str, int]:
         """(holder or '', milliseconds left)."""

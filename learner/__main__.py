@@ -70,7 +70,6 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     keys = RunKeys(options.run)
     keeper = Keeper(
         learner.authority,
-        RunStore(keeper_client, keys),
         Registry(keeper_client, keys),
         learner.status,
         derived.rollouts_per_update,
@@ -78,7 +77,6 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         config.publish_every,
     )
     try:
-        learner.patience.call("start the keeper", keeper.start)
         with suppress(StoppedError):
             learner.run(keeper)
         # Only a learner that still leads, and stopped between two updates, may save.

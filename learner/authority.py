@@ -13,10 +13,18 @@ from typing import TypeVar
 from dppo_redis.errors import ConfigurationError, FencedError, StoppedError
 from dppo_redis.fenced_writes import EpochMissingError, FencedWrites
 from dppo_redis.keys import RunKeys
-from dppo_redis.ledger import Balance, Books, Ledger, Settlement
+from dppo_redis.ledger import Balance, Books, Ledger, Outcome, Settlement
 from dppo_redis.redis_client import Client, Patience
 from dppo_redis.rollout_stream import ensure_group
-from dppo_redis.run_store import read_counters, read_vitals
+from dppo_redis.run_store import (
+    RUN,
+    STOP,
+    Vitals,
+    read_blob_digest,
+    read_counters,
+    read_vitals,
+    remove_foreign_types,
+)
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spaces import FloatArray
 from dppo_redis.spec import RunDescription
@@ -25,6 +33,7 @@ from learner.staleness import Lineage
 
 LEASE_TTL_S = 5.0
 _POLL_S = 0.2
+_LARGEST_BLOB_READ = 4 * 2**20
 _log = logging.getLogger("dppo")
 T = TypeVar("T")
 
@@ -47,6 +56,7 @@ class Authority:
         self.owner = owner
         self.epoch = 0
         self.version = 0
+        self._update = 0  # of the weights published last: no rollout of this epoch is beyond it
         self.lineage = Lineage()
         self.books = Books(Ledger())
 
@@ -82,29 +92,30 @@ class Authority:
                 )
             self._stop.sleep(_POLL_S)
             waited_s += _POLL_S
-        self._adopt(answer.epoch, update)
+        self._update = update
+        self._adopt(answer.epoch)
 
-    def renew(self, update: int) -> None:
+    def renew(self) -> None:
         """Keep the lease; takes a new epoch where the old one was wiped.
 
         Raises:
             FencedError: another learner leads.
         """
-        answer = self._writes.acquire(self.owner, int(1000 * LEASE_TTL_S), self.epoch, self.epoch)
-        if answer.outcome == "acquired":
-            with self._lock:
-                self._adopt(answer.epoch, update)
+        with self._lock:  # or the loop would take the new epoch for another learner's
+            answer = self._writes.acquire(self.owner, int(1000 * LEASE_TTL_S), self.epoch, self.epoch)
+            if answer.outcome == "acquired":
+                self._adopt(answer.epoch)
                 self._republish()
-        elif answer.outcome != "held":
-            raise FencedError(
-                f"run {self._keys.run} is led by {answer.holder or 'another learner'} "
-                f"(epoch {answer.epoch}, this one had {self.epoch})"
-            )
+            elif answer.outcome != "held":
+                raise FencedError(
+                    f"run {self._keys.run} is led by {answer.holder or 'another learner'} "
+                    f"(epoch {answer.epoch}, this one had {self.epoch})"
+                )
 
-    def _adopt(self, epoch: int, update: int) -> None:
+    def _adopt(self, epoch: int) -> None:
         self.epoch = epoch
-        self.lineage = self.lineage.begin(epoch, update)
-        _log.info("leading run %s as epoch %d at update %d", self._keys.run, epoch, update)
+        self.lineage = self.lineage.begin(epoch, self._update)
+        _log.info("leading run %s as epoch %d at update %d", self._keys.run, epoch, self._update)
 
     def release(self) -> None:
         """Hand the lease back, if it is still ours."""
@@ -135,6 +146,7 @@ class Authority:
             weights = replace(weights, version=stored + 1)
             self._writes.publish(weights)
         self.version = weights.version
+        self._update = weights.update
         self._last = weights
 
     def settle(self, settlements: Sequence[Settlement]) -> None:
@@ -149,6 +161,17 @@ class Authority:
         if settlements:
             self._insist("settle rollouts", attempt)
 
+    @property
+    def env_steps(self) -> int:
+        """Valid steps of all settled rollouts, whatever their outcome."""
+        with self._lock:
+            return self.books.ledger.env_steps
+
+    def outcomes(self) -> dict[str, int]:
+        """Settled rollouts by outcome."""
+        with self._lock:
+            return {outcome.value: self.books.ledger.of(outcome) for outcome in Outcome}
+
     def restore_stream(self) -> None:
         """Make stream and group again where they are missing."""
         with self._lock:
@@ -156,7 +179,7 @@ class Authority:
                 self.books.stream_is_new = True
 
     def _insist(self, what: str, action: Callable[[], T]) -> T:
-        """Repeat `action`, under the lock, while Redis is away or the keeper renews a wiped epoch."""
+        """Repeat `action`, under the lock, while Redis is away; renews an epoch that was wiped."""
 
         def locked() -> T:
             with self._lock:
@@ -165,10 +188,8 @@ class Authority:
         while True:
             try:
                 return self._patience.call(what, locked)
-            except EpochMissingError as error:
-                if self._stop.requested:
-                    raise StoppedError(f"stopped while waiting to {what}") from error
-                self._stop.sleep(_POLL_S)
+            except EpochMissingError:
+                self._patience.call("renew the lease", self.renew)
 
     # What the keeper writes
 
@@ -183,18 +204,36 @@ class Authority:
             self.restore_stream()
             return balance
 
+    def remove_foreign_types(self) -> None:
+        """Remove keys that somebody overwrote with another type, so that they can be put back."""
+        for key in remove_foreign_types(self._client, self._keys):
+            _log.warning("removed %s: it was overwritten with another type", key)
+
     def heal(self) -> None:
         """Put back keys that were deleted, damaged or overwritten."""
         with self._lock:
             vitals = read_vitals(self._client, self._keys)
             last = self._last
-            if last is not None and vitals.weights != (str(last.epoch), str(last.version)):
+            if last is not None and not self._is_whole(vitals):
                 _log.warning("the weights key does not hold what was published; publishing again")
                 self._republish()
             text = self._description.to_text()
             if vitals.spec != text:
                 self._writes.write_string(self.epoch, self._keys.spec, text)
             self._heal_boots(vitals.boots)
+            if vitals.state is None:
+                self._writes.write_fields(self.epoch, self._keys.control, {"state": RUN})
+
+    def _is_whole(self, vitals: Vitals) -> bool:
+        """Whether the weights key holds what was published; a large blob is not read to see that."""
+        last, stored = self._last, vitals.weights
+        if last is None or stored is None or (stored.epoch, stored.version) != (last.epoch, last.version):
+            return False
+        if stored.blob_bytes != stored.bytes:
+            return False
+        if stored.blob_bytes > _LARGEST_BLOB_READ:
+            return True
+        return read_blob_digest(self._client, self._keys) == stored.sha256
 
     def _republish(self) -> None:
         if self._last is not None:
@@ -206,6 +245,17 @@ class Authority:
         if merged != stored:
             self._writes.write_hash(self.epoch, self._keys.boots, merged)
         self.boots = merged
+
+    def write_backlog_high(self, high: int) -> None:
+        """Where actors wait."""
+        with self._lock:
+            self._writes.write_fields(self.epoch, self._keys.control, {"backlog_high": high})
+
+    def end_run(self, reason: str, target_step: int | None) -> None:
+        """Ask the whole fleet to stop; works on a full server, too."""
+        step = "" if target_step is None else target_step
+        fields = {"state": STOP, "reason": reason, "target_step": step}
+        self._insist("end the run", lambda: self._writes.write_fields(self.epoch, self._keys.control, fields))
 
     def write_status(self, fields: Mapping[str, str | int | float]) -> None:
         """Replace the status hash."""

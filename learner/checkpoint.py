@@ -4,6 +4,7 @@ Plain values and tensors only, so `weights_only=True` loads it. A file of anothe
 one that lacks a part, is refused; a damaged newest one is skipped with a warning.
 """
 
+import contextlib
 import logging
 import os
 from collections.abc import Mapping
@@ -68,9 +69,11 @@ class Checkpoints:
             aside.replace(file)
             _flush_directory(self.directory)
         except (OSError, RuntimeError) as error:
-            aside.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                aside.unlink(missing_ok=True)
             raise CheckpointError(f"cannot save {file}: {error}") from error
-        for old in self.files()[self._keep :]:
+        half_written = self.directory.glob("*.writing")  # by a process that was killed
+        for old in (*self.files()[self._keep :], *half_written):
             old.unlink(missing_ok=True)
         return file
 
@@ -86,12 +89,14 @@ class Checkpoints:
             CheckpointError: there are files, but none can be read.
         """
         files = self.files()
-        for file in files:
+        for index, file in enumerate(files):
             try:
                 values = self._read(file)
             except CheckpointError as error:
                 _log.warning("%s; trying the one before", error)
                 continue
+            for damaged in files[:index]:  # else they would stay the newest and push out good ones
+                damaged.rename(damaged.with_suffix(".damaged"))
             return self._load(values, ppo)
         if files:
             raise CheckpointError(f"none of the {len(files)} checkpoints in {self.directory} can be read")
@@ -104,6 +109,10 @@ class Checkpoints:
             raise CheckpointError(f"{file.name} is damaged ({type(error).__name__})") from error
         if not isinstance(values, dict) or set(values) != _PARTS or values["format"] != FORMAT:
             raise CheckpointError(f"{file.name} is not a complete checkpoint of format {FORMAT}")
+        try:
+            Progress.from_dict(values["progress"])
+        except KeyError as error:
+            raise CheckpointError(f"{file.name} is not complete: {error}") from error
         if values["run"] != self._run or values["spec"] != self._spec:
             raise ConfigurationError(
                 f"{file} belongs to run {values['run']} with spec {values['spec']}; "

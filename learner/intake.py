@@ -15,7 +15,7 @@ from dppo_redis.errors import WireError
 from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.logs import Rarely
 from dppo_redis.pacing import batch_is_full, rollouts_missing
-from dppo_redis.rollout import Rollout, RolloutHeader, validate
+from dppo_redis.rollout import MAX_ENVIRONMENTS, Rollout, RolloutHeader, validate
 from dppo_redis.rollout_stream import Entry, parse_header
 from dppo_redis.spec import Spec
 from dppo_redis.wire import checksum, decode_rollout
@@ -122,6 +122,13 @@ class Intake:
         batch, self._gathered = self._gathered, []
         return batch
 
+    def marks_of_settled(self) -> Marks:
+        """The marks without what is only in hand: another learner process may get that again."""
+        marks = self.marks.to_dict()
+        for accepted in reversed(self._gathered):  # so that the first of each boot counts
+            marks[accepted.header.boot] = accepted.header.seq - 1
+        return Marks(marks)
+
     @property
     def gathered(self) -> int:
         """Rollouts in hand that wait for their batch to fill."""
@@ -173,6 +180,8 @@ class Intake:
     def _check_header(self, header: RolloutHeader) -> None:
         if header.spec != self._digest:
             raise WireError("spec", f"spec {header.spec}, this run has {self._digest}")
+        if header.steps > self._spec.rollout_steps * MAX_ENVIRONMENTS:
+            raise WireError("header", f"{header.steps} steps in one rollout")
 
     def _take(self, entry: Entry, header: RolloutHeader) -> None:
         payload = entry.fields.get(b"payload")

@@ -9,14 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from dppo_redis.errors import ConfigurationError, DppoError, FencedError
 from dppo_redis.fenced_writes import EpochMissingError
-from dppo_redis.ledger import Outcome
 from dppo_redis.logs import Rarely
 from dppo_redis.pacing import backlog_high
 from dppo_redis.redis_client import TransientError, translated
-from dppo_redis.registry import Registry
-from dppo_redis.run_store import RunStore
+from dppo_redis.registry import Registry, number
 from learner.authority import Authority
 
 PERIOD_S = 1.0
@@ -30,7 +27,6 @@ class Keeper:
     def __init__(
         self,
         authority: Authority,
-        store: RunStore,
         registry: Registry,
         status: Callable[[], Fields],
         rollouts_per_update: int,
@@ -38,14 +34,13 @@ class Keeper:
         publish_every: int,
     ) -> None:
         self._authority = authority
-        self._store = store
         self._registry = registry
         self._status = status
         self._rollouts_per_update = rollouts_per_update
         self._max_staleness = max_staleness
         self._publish_every = publish_every
         self._actor_wait_share = 0.0  # of the fleet, when it was last seen
-        self._failure: DppoError | None = None
+        self._failure: Exception | None = None
         self._closing = threading.Event()
         self._rarely = Rarely()
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
@@ -56,7 +51,7 @@ class Keeper:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise what ended the keeper: FencedError, or ConfigurationError where Redis refuses."""
+        """Raise what ended the keeper: FencedError, ConfigurationError where Redis refuses, or a defect."""
         if self._failure is not None:
             raise self._failure
 
@@ -75,7 +70,7 @@ class Keeper:
                     _log.warning("the keeper waits for Redis: %s", error)
             except EpochMissingError:
                 continue  # wiped since the renewal: the next round takes a new epoch
-            except (FencedError, ConfigurationError) as error:
+            except Exception as error:  # noqa: BLE001 the end of a thread: the loop raises it
                 self._failure = error
                 return
 
@@ -83,7 +78,8 @@ class Keeper:
         """One round of everything."""
         with translated():
             fields = self._status()
-            self._authority.renew(int(fields["update"]))
+            self._authority.remove_foreign_types()
+            self._authority.renew()
             self._authority.heal()
             balance = self._authority.audit()
             living = self._registry.living()
@@ -92,16 +88,15 @@ class Keeper:
                 self._rollouts_per_update, len(living), self._max_staleness, self._publish_every
             )
             high = max(1, high)
-            self._store.set_backlog_high(high)
+            self._authority.write_backlog_high(high)
             if living:
-                shares = [float(report.get("wait_share") or 0) for report in living.values()]
+                shares = [number(report.get("wait_share")) for report in living.values()]
                 self._actor_wait_share = sum(shares) / len(shares)
-            ledger = self._authority.books.ledger
             self._authority.write_status(
                 {
                     **fields,
-                    **{outcome.value: ledger.of(outcome) for outcome in Outcome},
-                    "env_steps": ledger.env_steps,
+                    **self._authority.outcomes(),
+                    "env_steps": self._authority.env_steps,
                     "epoch": self._authority.epoch,
                     "version": self._authority.version,
                     "learner": self._authority.owner,

@@ -63,6 +63,7 @@ class Learner:
         """Train until the goal is reached, a stop is asked for, or another learner leads."""
         self.publish()
         self.save()
+        self.patience.call("start the keeper", keeper.start)
         while self.finished is None and not self.stop.requested:
             keeper.check()
             if not self._may_train():
@@ -108,7 +109,7 @@ class Learner:
         batch = stack([a.rollout for a in accepted], staleness)
         report = self.ppo.update(batch, self.progress.trained_steps / self.config.env_steps)
         self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist())
-        env_steps = self.authority.books.ledger.env_steps + batch.steps
+        env_steps = self.authority.env_steps + batch.steps
         if self.progress.update % self.config.publish_every == 0:
             self.publish(env_steps)
         self.authority.settle(
@@ -126,7 +127,7 @@ class Learner:
             self.ppo.model.acting_arrays(),
             self.progress.update,
             self.progress.trained_steps,
-            self.authority.books.ledger.env_steps if env_steps is None else env_steps,
+            self.authority.env_steps if env_steps is None else env_steps,
         )
         self.published_update = self.progress.update
 
@@ -138,7 +139,7 @@ class Learner:
             epoch=self.authority.epoch,
             version=self.authority.version,
             lineage=self.authority.lineage,
-            marks=self.intake.marks,
+            marks=self.intake.marks_of_settled(),
             books=self.authority.books,
             actor_boots=self.authority.boots,
         )
@@ -174,7 +175,7 @@ class Learner:
             report,
             update=self.progress.update,
             trained_steps=self.progress.trained_steps,
-            env_steps=self.authority.books.ledger.env_steps,
+            env_steps=self.authority.env_steps,
             train_s=round(self.progress.train_s, 3),
             return_mean=self.progress.return_mean,
             episodes=self.progress.episodes,
@@ -196,7 +197,7 @@ class Learner:
         self.finished = judge_goal(
             self.goal,
             self.progress,
-            self.authority.books.ledger.env_steps,
+            self.authority.env_steps,
             evaluation.return_mean if evaluation else None,
             evaluation.env_steps if evaluation else None,
         )
@@ -206,9 +207,7 @@ class Learner:
         self.progress.target_step = finished.target_step
         if self.published_update != self.progress.update:
             self.publish()
-        self.patience.call(
-            "end the run", lambda: self.store.set_state(STOP, finished.reason, finished.target_step)
-        )
+        self.authority.end_run(finished.reason, finished.target_step)
 
     def hand_back(self, keeper: Keeper) -> None:
         """Write the last status and hand the lease back, if Redis is there."""

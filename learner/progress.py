@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 EPISODES_AVERAGED = 100
@@ -57,6 +57,9 @@ class Progress:
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> "Progress":
-        """Inverse of `to_dict`."""
+        """Inverse of `to_dict`; raises KeyError where a counter is missing."""
+        missing = {f.name for f in fields(Progress)} - set(values)
+        if missing:
+            raise KeyError(f"no {', '.join(sorted(missing))}")
         returns = deque(values["returns"], maxlen=EPISODES_AVERAGED)
         return Progress(**{**values, "returns": returns})

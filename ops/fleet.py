@@ -1,5 +1,6 @@
 """A running supervisord: start it, ask what its processes do, stop it. Uses supervisor's own RPC."""
 
+import contextlib
 import http.client
 import os
 import subprocess
@@ -59,8 +60,10 @@ class Fleet:
         self._proxy = xmlrpc.client.ServerProxy("http://127.0.0.1", transport=self._transport)
 
     @staticmethod
-    def start(plan: FleetPlan, url: str) -> "Fleet":
+    def start(plan: FleetPlan, url: str, lock: int) -> "Fleet":
         """Write the configuration, start supervisord and wait until it answers.
+
+        supervisord keeps the run directory's `lock` open, so that it is held while the fleet lives.
 
         Raises:
             FleetError: it does not answer; the message holds the end of its log.
@@ -84,6 +87,7 @@ class Fleet:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
+                pass_fds=(lock,),
                 start_new_session=True,  # Ctrl-C in the terminal is for us; we stop the fleet in order
             )
         fleet = Fleet(plan, process)
@@ -126,6 +130,7 @@ class Fleet:
     def stop(self) -> None:
         """Stop everything in order and wait for it."""
         if self._process.poll() is None:
+            self._stop_the_last_one()
             self._process.terminate()
             try:
                 self._process.wait(_STOP_TIMEOUT_S)
@@ -133,11 +138,19 @@ class Fleet:
                 self._process.kill()
                 self._process.wait()
 
+    def _stop_the_last_one(self) -> None:
+        """When the services have ended by themselves, stop the broker at once: no order is needed,
+        and supervisord's own ordered shutdown takes a second for each group, empty ones included."""
+        with contextlib.suppress(FleetError):
+            if not any(process.alive for name, process in self.processes().items() if name != "broker"):
+                self._ask("stopAllProcesses")
+
 
 def last_line(log: Path) -> str:
-    """The last line of a log that says anything; for a failure's one-line cause."""
+    """The line of a log that says why: the last one, or supervisord's own `Error:`."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     except OSError as error:
         return f"(no log: {error.strerror})"
-    return lines[-1].strip() if lines else "(its log is empty)"
+    errors = [line for line in lines if line.startswith("Error:")]
+    return (errors or lines or ["(its log is empty)"])[-1].strip()

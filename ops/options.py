@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -73,4 +73,8 @@ def read_options(kind: type[T], argv: Sequence[str] | None, prog: str) -> T:
         if not file.exists():
             raise ConfigurationError(f"{file.parent} holds no run to resume")
     base = load_toml(file) if file is not None else RunConfig()
-    return parse_arguments(kind, argv, prog, default=kind(config=base))
+    # A dictionary with a default could only be changed, not added to, on the command line.
+    bare = base.model_copy(update={"env_kwargs": {}})
+    options = parse_arguments(kind, argv, prog, default=kind(config=bare))
+    env_kwargs = {**base.env_kwargs, **options.config.env_kwargs}
+    return replace(options, config=options.config.model_copy(update={"env_kwargs": env_kwargs}))

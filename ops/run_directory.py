@@ -1,6 +1,8 @@
 """The directory of a run: names that do not clash, what may be overwritten, what is in it."""
 
+import fcntl
 import json
+import os
 import secrets
 import shutil
 import time
@@ -18,6 +20,7 @@ RUNS = Path("runs")
 CONFIG = "config.toml"
 IDENTITY = "run.json"
 SUMMARY = "summary.json"
+LOCK = "run.lock"
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,8 @@ class RunDirectory:
 
 def default_run_name(config: RunConfig) -> str:
     """Unique: environment, seed, time, and a few random digits for two starts in one second."""
-    env = "".join(c if c.isalnum() or c in "._-" else "-" for c in config.env_id).strip("-._")
+    kept = (c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in config.env_id)
+    env = "".join(kept).strip("-._") or "run"
     moment = time.strftime("%Y%m%d-%H%M%S")
     return f"{env[:60]}-s{config.seed}-{moment}-{secrets.token_hex(2)}"
 
@@ -70,34 +74,69 @@ def _choose_to_resume(run: str | None, directory: Path | None) -> RunDirectory:
     return RunDirectory(found, path)
 
 
-def prepare(directory: RunDirectory, config: RunConfig, *, resume: bool, overwrite: bool) -> None:
-    """Create the directory and write the configuration into it.
+def check(directory: RunDirectory, *, resume: bool, overwrite: bool) -> None:
+    """Refuse a directory that holds another run or foreign files; nothing is written.
 
     Raises:
-        ConfigurationError: it holds another run or foreign files, or cannot be written.
+        ConfigurationError: with the remedy.
     """
     path = directory.path
     try:
-        if not resume:
-            _make_room(path, overwrite)
-        path.mkdir(parents=True, exist_ok=True)
-        write_aside(path / CONFIG, tomli_w.dumps(to_toml(config)).encode())
-        write_aside(path / IDENTITY, json.dumps({"run": directory.run}).encode())
+        if resume or not path.exists() or all(child.name == LOCK for child in path.iterdir()):
+            return
     except OSError as error:
-        raise ConfigurationError(
-            f"cannot write the run directory {path}: {error.strerror}: choose another --run-dir"
-        ) from error
-
-
-def _make_room(path: Path, overwrite: bool) -> None:
-    if not path.exists() or not any(path.iterdir()):
-        return
+        raise _unwritable(path, error) from error
     found = run_in(path)
     if found is None:
         raise ConfigurationError(f"{path} holds files that are not a run's: choose another --run-dir")
     if not overwrite:
         raise ConfigurationError(f"{path} holds run {found}: pass --resume, --overwrite or another --run-dir")
-    shutil.rmtree(path)
+
+
+def claim(directory: RunDirectory) -> int:
+    """Create and lock the directory; returns the lock's file descriptor, to be kept open.
+
+    Raises:
+        ConfigurationError: a living run uses it, or it cannot be written.
+    """
+    try:
+        directory.path.mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise _unwritable(directory.path, error) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise ConfigurationError(
+            f"{directory.path} is in use by a living run: stop that one, or choose another --run-dir"
+        ) from None
+    return lock
+
+
+def prepare(directory: RunDirectory, config: RunConfig, *, resume: bool) -> None:
+    """Remove what an earlier run left, unless it is resumed, and write the configuration.
+
+    Raises:
+        ConfigurationError: the directory cannot be written.
+    """
+    path = directory.path
+    try:
+        for child in () if resume else tuple(path.iterdir()):
+            if child.is_dir():
+                shutil.rmtree(child)
+            elif child.name != LOCK:
+                child.unlink()
+        write_aside(path / CONFIG, tomli_w.dumps(to_toml(config)).encode())
+        write_aside(path / IDENTITY, json.dumps({"run": directory.run}).encode())
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"cannot write the run directory {path}: {error.strerror}: choose another --run-dir"
+    )
 
 
 def to_toml(config: RunConfig) -> dict[str, object]:

@@ -33,7 +33,7 @@ from learner.progress import Progress
 from ops import cli
 from ops.options import SerialOptions, read_options
 from ops.plot import plot_run
-from ops.run_directory import choose, prepare, write_summary
+from ops.run_directory import check, choose, claim, prepare, write_summary
 from ops.view import Screen, derived_table, progress_stream, summary_table
 from workers.collect import Collector
 from workers.envs import Environments
@@ -191,7 +191,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     spaces = inspect(config.env_id, config.env_kwargs)
     derived = derive(config, spaces.observation, spaces.action, serial=True)
     directory = choose(config, options.run, options.run_dir, resume=False)
-    prepare(directory, config, resume=False, overwrite=options.overwrite)
+    check(directory, resume=False, overwrite=options.overwrite)
+    claim(directory)
+    prepare(directory, config, resume=False)
     screen = Screen(progress_stream(options.json))
     screen.print(derived_table(config, derived, serial=True))
     description = describe_run(config, spaces.observation, spaces.action, derived.rollout_steps)

@@ -25,7 +25,11 @@ _log = logging.getLogger("dppo")
 
 
 def check_shared(url: str, options: TrainOptions, directory: RunDirectory, stop: StopRequest) -> None:
-    """Refuse a Redis that cannot be reached or used, and a run name that is taken."""
+    """Refuse a Redis that cannot be reached or used, and a run name that is taken; nothing is written.
+
+    Raises:
+        ConfigurationError, UnavailableError: with the remedy.
+    """
     if options.redis and has_password(options.redis):
         _log.warning(
             "a password on the command line is visible to every user of this machine: set %s or %s instead",
@@ -38,16 +42,22 @@ def check_shared(url: str, options: TrainOptions, directory: RunDirectory, stop:
         _log.warning("%s", warning)
     store = RunStore(client, RunKeys(directory.run))
     _refuse_living_learner(store, patience, stop)
-    if not patience.call("look for the run", store.exists):
+    if options.overwrite or options.resume:
         return
+    if patience.call("look for the run", store.exists):
+        raise ConfigurationError(
+            f"this Redis already has a run {directory.run}: pass --resume, --overwrite or another --run"
+        )
+
+
+def prepare_shared(url: str, options: TrainOptions, directory: RunDirectory, stop: StopRequest) -> None:
+    """Remove or reopen what an earlier run of this name left in Redis."""
+    patience = Patience(stop, deadline_s=INTERACTIVE_PATIENCE_S)
+    store = RunStore(connect(url, "dppo-train"), RunKeys(directory.run))
     if options.overwrite:
         patience.call("remove the old run", store.delete)
     elif options.resume:
         patience.call("reopen the run", store.reopen)
-    else:
-        raise ConfigurationError(
-            f"this Redis already has a run {directory.run}: pass --resume, --overwrite or another --run"
-        )
 
 
 def _refuse_living_learner(store: RunStore, patience: Patience, stop: StopRequest) -> None:

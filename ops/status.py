@@ -13,7 +13,7 @@ from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.keys import RunKeys
 from dppo_redis.ledger import Ledger, Outcome
 from dppo_redis.redis_client import INTERACTIVE_PATIENCE_S, Client, Patience, connect, find_url
-from dppo_redis.registry import Registry
+from dppo_redis.registry import Registry, number
 from dppo_redis.run_store import Control, Evaluation, RunStore, only_run
 from dppo_redis.shutdown import StopRequest
 
@@ -44,7 +44,7 @@ class RunStatus:
 
     def number(self, name: str) -> float:
         """A numeric field of the status hash; 0 where it is missing or empty."""
-        return float(self.fields.get(name) or 0)
+        return number(self.fields.get(name))
 
     def integer(self, name: str) -> int:
         """The same, whole."""
@@ -64,7 +64,7 @@ def read_status(client: Client, keys: RunKeys) -> RunStatus:
     """Read a run's status in a few round trips. Redis errors pass through."""
     store = RunStore(client, keys)
     fields = store.status()
-    written = float(fields.get("time") or 0)
+    written = number(fields.get("time"))
     return RunStatus(
         run=keys.run,
         fields=fields,

@@ -9,6 +9,7 @@ from dppo_redis.config import RunConfig
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.ledger import Ledger
 from dppo_redis.redis_client import TransientError, translated
+from dppo_redis.registry import Registry
 from dppo_redis.run_store import RunStore
 from ops import cli
 from ops.status import RunStatus, ledger_json
@@ -19,12 +20,13 @@ _log = logging.getLogger("dppo")
 
 def summarise(config: RunConfig, watch: Watch, run_dir: Path, *, failed: bool) -> dict[str, Any]:
     """Put the summary together; read from Redis while it is still there."""
-    summary = _empty(config, watch.most_actors, run_dir)
+    summary = _empty(config, run_dir)
     if watch.status is not None:
         _fill_from_status(summary, watch.status)
         try:
             with translated():
                 _fill_from_counters(summary, watch.store)
+                summary["actors"] = Registry(watch.client, watch.store.keys).joined()
         except (TransientError, ConfigurationError) as error:
             _log.warning("the last books are not known: %s", error)
         _count_last_evaluation(summary, config, watch.status)
@@ -34,7 +36,7 @@ def summarise(config: RunConfig, watch: Watch, run_dir: Path, *, failed: bool) -
     return summary
 
 
-def _empty(config: RunConfig, actors: int, run_dir: Path) -> dict[str, Any]:
+def _empty(config: RunConfig, run_dir: Path) -> dict[str, Any]:
     return {
         "reason": "stopped",
         "env_steps": 0,
@@ -50,7 +52,7 @@ def _empty(config: RunConfig, actors: int, run_dir: Path) -> dict[str, Any]:
         "train_return_mean": None,
         "staleness": {"mean": 0.0, "max": 0, "limit": config.max_staleness},
         "ledger": ledger_json(Ledger(), 0, 0, 0),
-        "actors": actors,
+        "actors": 0,
         "actor_wait_share": 0.0,
         "run_dir": str(run_dir),
     }

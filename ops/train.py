@@ -29,8 +29,8 @@ from dppo_redis.shutdown import StopRequest
 from ops.broker import Broker, embedded
 from ops.fleet import Fleet
 from ops.options import TrainOptions, read_options
-from ops.run_directory import RunDirectory, choose, prepare, write_summary
-from ops.shared_redis import check_shared
+from ops.run_directory import RunDirectory, check, choose, claim, prepare, write_summary
+from ops.shared_redis import check_shared, prepare_shared
 from ops.summary import summarise
 from ops.supervisor.render import FleetPlan
 from ops.view import Screen, derived_table, progress_stream, summary_table
@@ -50,16 +50,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     derived = derive(config, spaces.observation, spaces.action)
     directory = choose(config, options.run, options.run_dir, options.resume)
     url = find_url(options.redis) if options.redis or os.environ.get(URL_VARIABLE) else None
+    # Every refusal comes before the first thing is written or removed.
+    check(directory, resume=options.resume, overwrite=options.overwrite)
     if url is not None:
         check_shared(url, options, directory, stop)
+    lock = claim(directory)
+    if url is not None:
+        prepare_shared(url, options, directory, stop)
     # A resumed run keeps its rollout length, whatever the number of actors then.
     as_used = config.model_copy(update={"rollout_steps": derived.rollout_steps})
-    prepare(directory, as_used, resume=options.resume, overwrite=options.overwrite)
+    prepare(directory, as_used, resume=options.resume)
     screen = Screen(progress_stream(options.json))
     screen.print(derived_table(config, derived))
     private_dir = _private_directory()
     try:
-        return _train(options, directory, url, private_dir, screen, stop)
+        return _train(options, directory, url, private_dir, lock, screen, stop)
     finally:
         shutil.rmtree(private_dir, ignore_errors=True)
 
@@ -75,6 +80,7 @@ def _train(
     directory: RunDirectory,
     url: str | None,
     private_dir: Path,
+    lock: int,
     screen: Screen,
     stop: StopRequest,
 ) -> int:
@@ -89,7 +95,7 @@ def _train(
         actors=options.config.actors,
         broker_command=broker.command if broker is not None else None,
     )
-    fleet = Fleet.start(plan, address)
+    fleet = Fleet.start(plan, address, lock)
     client = connect(address, "dppo-train")
     watch = Watch(fleet, client, RunStore(client, RunKeys(directory.run)), screen, stop)
     failure: DppoError | None = None

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from dppo_redis.config import RunConfig
 from dppo_redis.pacing import Derived
+from dppo_redis.registry import number
 from ops.status import RunStatus
 
 _LINE_PERIOD_S = 2.0
@@ -137,7 +138,7 @@ def _actor_table(status: RunStatus) -> Table:
             report.get("fps", "-"),
             report.get("version", "-"),
             report.get("pushes", "-"),
-            f"{100 * float(report.get('wait_share') or 0):.0f} %",
+            f"{100 * number(report.get('wait_share')):.0f} %",
             report.get("boot", "-"),
             report.get("last_error", "")[:60],
         )

@@ -56,7 +56,6 @@ class Watch:
     screen: Screen
     stop: StopRequest
     status: RunStatus | None = None
-    most_actors: int = 0
     restarts: Restarts = field(default_factory=Restarts)
 
     def until_the_end(self) -> None:
@@ -79,7 +78,6 @@ class Watch:
         except TransientError as error:
             self.screen.say(f"Redis does not answer: {error}")
             return
-        self.most_actors = max(self.most_actors, len(self.status.actors))
         self.screen.show(self.status, last=last)
 
     def _check(self, processes: Iterable[ProcessState]) -> None:
@@ -93,17 +91,26 @@ class Watch:
     def finish(self) -> None:
         """Ask the services to end by themselves and wait for them, the last evaluation included."""
         hasty = self.stop.requested
-        if hasty:
-            quietly(lambda: self.store.set_state(STOP, "stopped"))
+        told = not hasty
         deadline = time.monotonic() + (_HASTY_STOP_S if hasty else _LAST_EVALUATION_S)
         signalled = self.stop.signal
         while time.monotonic() < deadline and self.stop.signal is signalled:
             self._look()
+            told = told or self._tell_to_stop()
             running = [p.name for p in self.fleet.processes().values() if p.alive and p.name != "broker"]
             if not running:
                 break
             time.sleep(_PERIOD_S / 2)
         self._look(last=True)
+
+    def _tell_to_stop(self) -> bool:
+        """Whether the wish reached Redis, which may only be starting."""
+        try:
+            with translated():
+                self.store.set_state(STOP, "stopped")
+        except TransientError:
+            return False
+        return True
 
 
 def quietly(action: Callable[[], object]) -> None:

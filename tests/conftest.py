@@ -72,14 +72,12 @@ class RedisServer:
         self.kill()
         self.start()
 
-    @contextmanager
-    def frozen(self) -> Iterator[None]:
-        """Stopped, though its socket still takes what is sent to it."""
+    def freeze(self) -> None:
+        """Stop it, though its socket still takes what is sent to it."""
         os.kill(self.pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(self.pid, signal.SIGCONT)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> None:
         self.kill()

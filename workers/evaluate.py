@@ -136,7 +136,7 @@ class Evaluator:
         while not self.stop.requested:
             ending = self.patience.call("read control", self.store.control).state == STOP
             newest = self.patience.call("look at the weights", self.weights.peek)
-            if newest is None or newest == seen:
+            if newest is None or newest == seen or self._is_decided():
                 if ending:
                     return
                 self.stop.sleep(_POLL_S)
@@ -149,6 +149,12 @@ class Evaluator:
             share_s = (time.process_time() - cpu_before_s) / join.evaluation_max_share
             if not ending:
                 self._rest_until(began + max(join.evaluation_interval_s, share_s))
+
+    def _is_decided(self) -> bool:
+        """Whether the run ended because the last evaluation met the target: then that one stands."""
+        control = self.patience.call("read control", self.store.control)
+        last = self.patience.call("read the evaluation", self.store.evaluation)
+        return control.state == STOP and last is not None and last.env_steps == control.target_step
 
     def _rest_until(self, deadline: float) -> None:
         """Wait for the next turn, but wake when the run ends."""
@@ -168,6 +174,8 @@ class Evaluator:
         except (WireError, EnvironmentBrokenError) as error:
             _log.error("no evaluation: %s", error)
             self.stop.sleep(1.0)
+            return best
+        if self._is_decided():
             return best
         is_best = best is None or result.return_mean > best
         if is_best:

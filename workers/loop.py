@@ -93,6 +93,7 @@ class Actor:
                 return
             policy = self._refresh(policy, situation)
             if policy is None:
+                situation = self._look()
                 continue
             try:
                 if collector is None:
@@ -101,6 +102,7 @@ class Actor:
             except EnvironmentBrokenError as error:
                 self._recover(collector, error)
                 collector = None
+                situation = self._look()
                 continue
             self.failures = 0
             situation = self._push(rollout, policy) or self._look()
@@ -138,7 +140,7 @@ class Actor:
             return policy
 
     def _push(self, rollout: Rollout, policy: ActingPolicy) -> Situation | None:
-        """Send a rollout; None when it did not pass the check and was dropped here."""
+        """Send a rollout; None when it was dropped here, or what else there was to see is not known."""
         try:
             validate(rollout, self.description.spec)
             payload = encode_rollout(rollout)

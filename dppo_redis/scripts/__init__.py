@@ -1,1 +1,8 @@
-"""The learner's atomic rules, run inside Redis."""
+"""The atomic rules that run inside Redis, and the only reader of their files."""
+
+from importlib.resources import files
+
+
+def source(name: str) -> str:
+    """The text of a script."""
+    return (files(__name__) / f"{name}.lua").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@
 local owner, ttl = ARGV[1], tonumber(ARGV[2])
 local mine, floor = tonumber(ARGV[3]), tonumber(ARGV[4])
 local holder = redis.call('GET', KEYS[1])
-local epoch = tonumber(redis.call('GET', KEYS[2]) or 0)
+local epoch = tonumber(redis.call('GET', KEYS[2]) or 0) or 0
 if ttl == 0 then
   if holder == owner then redis.call('DEL', KEYS[1]) end
   return {'released', epoch, holder or ''}

@@ -3,13 +3,8 @@
 -- KEYS: epoch, weights.  ARGV: token, version, then field value ...
 -- Returns {outcome, number}; outcome: published, fenced (epoch found, 0 if none), regression (version found).
 local epoch = redis.call('GET', KEYS[1])
-if epoch ~= ARGV[1] then return {'fenced', tonumber(epoch or 0)} end
-local kind = redis.call('TYPE', KEYS[2])['ok']
-if kind == 'hash' then
-  local stored = tonumber(redis.call('HGET', KEYS[2], 'version') or 0) or 0
-  if stored >= tonumber(ARGV[2]) then return {'regression', stored} end
-else
-  redis.call('DEL', KEYS[2])
-end
+if epoch ~= ARGV[1] then return {'fenced', tonumber(epoch or 0) or 0} end
+local stored = tonumber(redis.call('HGET', KEYS[2], 'version') or 0) or 0
+if stored >= tonumber(ARGV[2]) then return {'regression', stored} end
 for i = 3, #ARGV, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
 return {'published', tonumber(ARGV[2])}

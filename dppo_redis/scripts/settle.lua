@@ -4,7 +4,18 @@
 -- KEYS: epoch, rollouts, ledger.  ARGV: token, group, then id outcome reason steps ...
 -- Returns {outcome, number, counted ...}; outcome: settled, fenced (epoch found, 0 if none).
 local epoch = redis.call('GET', KEYS[1])
-if epoch ~= ARGV[1] then return {'fenced', tonumber(epoch or 0)} end
+if epoch ~= ARGV[1] then return {'fenced', tonumber(epoch or 0) or 0} end
+
+-- A ledger that somebody damaged must not keep an entry from being settled: the damaged field, or
+-- key, begins anew, and the keeper puts back the higher count that the learner remembers.
+local function add(field, by)
+  local answer = redis.pcall('HINCRBY', KEYS[3], field, by)
+  if type(answer) == 'table' and answer.err then
+    if redis.call('TYPE', KEYS[3]).ok ~= 'hash' then redis.call('DEL', KEYS[3]) end
+    redis.call('HSET', KEYS[3], field, by)
+  end
+end
+
 local answer = {'settled', 0}
 for i = 3, #ARGV, 4 do
   local id, outcome, reason, steps = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
@@ -12,9 +23,9 @@ for i = 3, #ARGV, 4 do
   local removed = redis.call('XDEL', KEYS[2], id)
   if removed == 1 then
     answer[2] = answer[2] + 1
-    redis.call('HINCRBY', KEYS[3], outcome, 1)
-    if reason ~= '' then redis.call('HINCRBY', KEYS[3], outcome .. ':' .. reason, 1) end
-    if steps > 0 then redis.call('HINCRBY', KEYS[3], 'steps:' .. outcome, steps) end
+    add(outcome, 1)
+    if reason ~= '' then add(outcome .. ':' .. reason, 1) end
+    if steps > 0 then add('steps:' .. outcome, ARGV[i + 3]) end
   end
   answer[#answer + 1] = removed
 end

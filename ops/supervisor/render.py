@@ -87,7 +87,7 @@ def _program(
     numbered: int | None = None,
 ) -> str:
     text = _value(shlex.join(command))
-    log = name
+    log = name  # supervisord expands this value twice, so percent signs are doubled twice
     numbering = ""
     if numbered is not None:
         text += " %(process_num)d"
@@ -106,7 +106,7 @@ stopwaitsecs={stop_wait_s}
 stopasgroup=true
 killasgroup=true
 redirect_stderr=true
-stdout_logfile={_value(plan.run_dir / "logs")}/{log}.log
+stdout_logfile={_value(_value(plan.run_dir / "logs"))}/{log}.log
 stdout_logfile_maxbytes=5MB
 stdout_logfile_backups=1
 environment=PYTHONUNBUFFERED="1",OMP_NUM_THREADS="1",OPENBLAS_NUM_THREADS="1",MKL_NUM_THREADS="1"

@@ -43,7 +43,8 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    prepare(RunDirectory(NAME, tmp_path / "run"), _CONFIG, resume=False, overwrite=False)
+    (tmp_path / "run").mkdir()
+    prepare(RunDirectory(NAME, tmp_path / "run"), _CONFIG, resume=False)
     return tmp_path
 
 

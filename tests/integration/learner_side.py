@@ -75,7 +75,6 @@ def make_keeper(
 ) -> Keeper:
     return Keeper(
         authority,
-        RunStore(client, keys),
         Registry(client, keys),
         status or (lambda: {"update": 0}),
         rollouts_per_update=2,

@@ -166,6 +166,13 @@ def remake_stream_at_once(run: Run) -> None:
     add(run.client, run.keys, make_entry(seq=6))
 
 
+def remake_stream_and_outgrow_it(run: Run) -> None:
+    """The new stream counts further than the old one had, so its counter alone does not tell."""
+    run.client.delete(run.keys.rollouts)
+    run.authority.restore_stream()
+    add(run.client, run.keys, *[make_entry(seq=seq) for seq in range(6, 13)])
+
+
 def trim(run: Run) -> None:
     run.client.xtrim(run.keys.rollouts, maxlen=0, approximate=False)
 
@@ -180,6 +187,7 @@ LOSSES = [
     (delete_stream, {"lost": 3, "lost:reset": 3}),
     (overwrite_stream, {"lost": 3, "lost:reset": 3}),
     (remake_stream_at_once, {"lost": 3, "lost:reset": 3}),
+    (remake_stream_and_outgrow_it, {"lost": 3, "lost:reset": 3}),
     (trim, {"lost": 3, "lost:unexplained": 3}),
     (delete_one, {"lost": 1, "lost:unexplained": 1}),
 ]
@@ -289,6 +297,7 @@ def test_everything_is_back_after_a_restart_of_the_server(
     with opened(private_server.url, "actor") as actor:
         keeper.tick()
         situation = RolloutProducer(actor, keys, stop).push(make_header(), b"x")
+    assert situation is not None
     assert situation.weights is not None
     assert situation.weights.version > version
     keeper.tick()

@@ -89,9 +89,11 @@ class TestControl:
         store.set_state(PAUSE)
         assert store.control() == Control(PAUSE, "", None)
 
-    def test_the_keepers_mark_leaves_the_operators_wish_alone(self, store: RunStore) -> None:
+    def test_the_keepers_mark_leaves_the_operators_wish_alone(
+        self, client: Client, keys: RunKeys, stop: StopRequest, store: RunStore
+    ) -> None:
         store.set_state(PAUSE)
-        store.set_backlog_high(3)
+        lead(client, keys, stop).write_backlog_high(3)
         assert store.control().state == PAUSE
 
     def test_what_an_operator_types_by_hand_does_not_end_anybody(

@@ -66,6 +66,7 @@ class TestPushing:
         client.hset(keys.control, mapping={"state": "pause", "backlog_high": "9"})
         producer = RolloutProducer(client, keys, stop)
         situation = producer.push(make_header(SPEC), b"x")
+        assert situation is not None
         assert situation.backlog == 1
         assert situation.weights == WeightsId(epoch=1, version=1)
         assert (situation.state, situation.backlog_high) == ("pause", 9)
@@ -86,7 +87,9 @@ class TestPushing:
             wait_until(lambda: commands(client, "xadd") > 2, 5, "the push was tried three times")
             assert client.exists(keys.rollouts) == 0
             ensure_group(client, keys)
-            assert pushing.result(5).backlog == 1
+            situation = pushing.result(5)
+        assert situation is not None
+        assert situation.backlog == 1
         assert client.xlen(keys.rollouts) == 1
 
     def test_a_full_server_is_waited_for_and_counted(
@@ -97,7 +100,9 @@ class TestPushing:
         with in_background(lambda: producer.push(make_header(SPEC), b"x"), stop) as pushing:
             with memory_limit(client):
                 wait_until(lambda: producer.refused_full > 0 or pushing.done(), 5, "the push is refused")
-            assert pushing.result(5).backlog == 1
+            situation = pushing.result(5)
+        assert situation is not None
+        assert situation.backlog == 1
 
     def test_a_push_that_waits_ends_when_a_stop_is_asked_for(
         self, client: Client, keys: RunKeys, stop: StopRequest
@@ -117,10 +122,11 @@ class TestPushing:
             producer = RolloutProducer(client, keys, stop)
             producer.look()  # connected before the server freezes
             header = parse_header(as_read(entry))
+            private_server.freeze()
             with in_background(lambda: producer.push(header, entry["payload"]), stop) as pushing:
-                with private_server.frozen():
-                    wait_until(lambda: producer.ambiguous > 0, 8, "the actor gives the reply up")
-                pushing.result(10)
+                wait_until(lambda: producer.ambiguous > 0, 15, "the actor gives the reply up")
+                private_server.thaw()
+                pushing.result(20)
         add(private_client, keys, make_entry(seq=2))
         assert private_client.xlen(keys.rollouts) == 3
         batch = make_reader(private_client, keys, authority).poll_until(settled=3)

@@ -73,7 +73,9 @@ class TestFailingOver:
         with in_background(lambda: producer.push(make_header(), b"x"), stop) as pushing:
             wait_until(lambda: pushing.done() or "waiting to push" in caplog.text, 5, "it is refused")
             replica.replicaof("NO", "ONE")
-            assert pushing.result(5).backlog == 1
+            situation = pushing.result(5)
+        assert situation is not None
+        assert situation.backlog == 1
 
     def test_a_look_is_repeated_while_the_server_serves_no_old_data(
         self, replica: Client, keys: RunKeys, stop: StopRequest, caplog: pytest.LogCaptureFixture

@@ -1,6 +1,7 @@
 """The directory of a run: names, what may be overwritten, what is written."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,12 @@ from dppo_redis.keys import check_run_name
 from ops.run_directory import (
     CONFIG,
     IDENTITY,
+    LOCK,
     SUMMARY,
     RunDirectory,
+    check,
     choose,
+    claim,
     default_run_name,
     prepare,
     run_in,
@@ -30,9 +34,13 @@ CONFIGURED = make_config(
 )
 
 
-def prepared(path: Path, run: str = "mine") -> RunDirectory:
+def prepared(path: Path, run: str = "mine", *, resume: bool = False, overwrite: bool = False) -> RunDirectory:
+    """As a command does it: refuse, lock, write."""
     directory = RunDirectory(run, path)
-    prepare(directory, CONFIGURED, resume=False, overwrite=False)
+    check(directory, resume=resume, overwrite=overwrite)
+    lock = claim(directory)
+    prepare(directory, CONFIGURED, resume=resume)
+    os.close(lock)
     return directory
 
 
@@ -121,20 +129,20 @@ class TestPrepare:
     def test_a_run_is_removed_when_it_may_be_overwritten(self, tmp_path: Path) -> None:
         directory = prepared(tmp_path / "here")
         (directory.path / "metrics.csv").write_text("old")
-        prepare(RunDirectory("other", directory.path), CONFIGURED, resume=False, overwrite=True)
-        assert sorted(file.name for file in directory.path.iterdir()) == [CONFIG, IDENTITY]
+        prepared(directory.path, run="other", overwrite=True)
+        assert sorted(file.name for file in directory.path.iterdir()) == [CONFIG, IDENTITY, LOCK]
         assert run_in(directory.path) == "other"
 
     def test_files_that_are_no_runs_are_never_removed(self, tmp_path: Path) -> None:
         (tmp_path / "thesis.tex").write_text("years of work")
         with pytest.raises(ConfigurationError, match="not a run's"):
-            prepare(RunDirectory("mine", tmp_path), CONFIGURED, resume=False, overwrite=True)
+            prepared(tmp_path, overwrite=True)
         assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
     def test_a_resumed_run_keeps_what_it_has(self, tmp_path: Path) -> None:
         directory = prepared(tmp_path / "here")
         (directory.path / "metrics.csv").write_text("old")
-        prepare(directory, CONFIGURED, resume=True, overwrite=False)
+        prepared(directory.path, resume=True)
         assert (directory.path / "metrics.csv").read_text() == "old"
 
     @pytest.mark.parametrize("overwrite", [False, True])
@@ -144,8 +152,19 @@ class TestPrepare:
         file = tmp_path / "here"
         file.write_text("a file")
         with pytest.raises(ConfigurationError, match="choose another --run-dir"):
-            prepare(RunDirectory("mine", file), CONFIGURED, resume=False, overwrite=overwrite)
+            prepared(file, overwrite=overwrite)
         assert file.read_text() == "a file"
+
+    @pytest.mark.parametrize(("resume", "overwrite"), [(True, False), (False, True)])
+    def test_the_directory_of_a_living_run_is_refused(
+        self, tmp_path: Path, resume: bool, overwrite: bool
+    ) -> None:
+        directory = prepared(tmp_path / "here")
+        lock = claim(directory)
+        with pytest.raises(ConfigurationError, match="in use by a living run"):
+            prepared(directory.path, resume=resume, overwrite=overwrite)
+        os.close(lock)
+        prepared(directory.path, resume=resume, overwrite=overwrite)
 
     def test_a_place_below_a_file_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("a file")
