@@ -14,7 +14,7 @@ from dppo_redis.run_store import QUARANTINE_BYTES
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.wire import encode_rollout
 from learner.authority import Authority
-from learner.intake import Accepted
+from learner.intake import Accepted, Marks
 from tests.conftest import memory_limit
 from tests.factories import make_rollout, make_spec
 from tests.integration.learner_side import (
@@ -283,6 +283,18 @@ def test_entries_a_dead_learner_had_read_are_trained_by_the_next(
     assert seqs(batch) == list(range(1, 21))
     settle_trained(reader, batch)
     assert pending(client, keys) == 0
+
+
+def test_rollouts_in_hand_when_a_checkpoint_was_saved_are_trained_by_the_learner_that_resumes_from_it(
+    client: Client, keys: RunKeys, authority: Authority
+) -> None:
+    dead = make_reader(client, keys, authority, batch_steps=3 * STEPS)
+    add(client, keys, make_entry(seq=1), make_entry(seq=2))
+    assert dead.poll() is None
+    saved = dead.intake.marks_of_settled().to_dict()
+    reader = make_reader(client, keys, authority)
+    reader.intake.marks = Marks(saved)
+    assert seqs(reader.poll_until(settled=2)) == [1, 2]
 
 
 def test_a_poll_reads_no_more_of_a_large_backlog_than_the_batch_needs(

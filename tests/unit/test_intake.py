@@ -214,6 +214,16 @@ class TestDuplicates:
 
 
 class TestMarks:
+    def test_what_is_only_in_hand_is_not_marked_for_the_next_learner(self) -> None:
+        desk = Desk(make_entry(1), make_entry(2), make_entry(3), make_entry(4), batch_steps=2 * STEPS)
+        desk.poll()  # 1 and 2: handed over
+        desk.poll()  # 3 and 4: handed over
+        desk.source.waiting += [make_entry(5), make_entry(6, boot="c" * 16, seq=1)]
+        desk.intake._batch_steps = 100 * STEPS
+        desk.poll()  # 5 and the first of another boot: in hand
+        assert desk.intake.marks_of_settled().to_dict() == {make_header().boot: 4, "c" * 16: 0}
+        assert desk.intake.marks.to_dict() == {make_header().boot: 5, "c" * 16: 1}
+
     def test_marks_survive_a_round_trip(self) -> None:
         marks = Marks()
         marks.take(make_header(boot="a" * 16, seq=3))
