@@ -76,9 +76,10 @@ def _check_url(url: str) -> None:
         urlsplit(url)
         options: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
     except ValueError:
+        scheme = url.partition("://")[0][:10] if "://" in url else ""
         raise ConfigurationError(
-            "bad Redis URL: it is redis://[user:password@]host[:port][/db], rediss://... or unix:///path; "
-            "special characters in a password are percent-encoded"
+            f"bad Redis URL {scheme}://...: it is redis://[user:password@]host[:port][/db], rediss://... "
+            "or unix:///path; special characters in a password are percent-encoded"
         ) from None
     try:
         options.pop("connection_class", redis.Connection)(**options)  # nothing is sent yet

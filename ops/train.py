@@ -51,9 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     directory = choose(config, options.run, options.run_dir, options.resume)
     url = find_url(options.redis) if options.redis or os.environ.get(URL_VARIABLE) else None
     # Every refusal comes before the first thing is written or removed.
-    check(directory, resume=options.resume, overwrite=options.overwrite)
     if url is not None:
         check_shared(url, options, directory, stop)
+    check(directory, resume=options.resume, overwrite=options.overwrite)
     lock = claim(directory)
     if url is not None:
         prepare_shared(url, options, directory, stop)

@@ -54,7 +54,7 @@ CASES = [
         "train CartPole-v1 --max-staleness 2 --publish-every 4",
         ("max_staleness", "publish_every", "4"),
     ),
-    Case("bad URL scheme", "train CartPole-v1 --redis http://127.0.0.1:6379", ("http://127.0.0.1", "redis://")),
+    Case("bad URL scheme", "train CartPole-v1 --redis http://127.0.0.1:6379", ("http://...", "redis://")),
     Case(
         "Redis that cannot be reached",
         f"train CartPole-v1 --redis {_NOBODY}",
