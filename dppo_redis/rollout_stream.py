@@ -22,6 +22,7 @@ from dppo_redis.weights import WeightsId
 _HEADER_FIELDS = tuple(f.name for f in fields(RolloutHeader))
 _TEXT_FIELDS = ("boot", "spec")
 _MOST_HANG_UPS = 3
+_LEAST_BULK_LIMIT = 2**20  # a server accepts values of this size whatever its proto-max-bulk-len
 _STARTING_PAUSE_S = 0.05
 _LARGEST_NUMBER = 2**63 - 1
 _log = logging.getLogger("dppo")
@@ -144,8 +145,10 @@ class RolloutProducer:
         Raises:
             ConfigurationError: it has done so several times.
         """
+        if payload_bytes < _LEAST_BULK_LIMIT or isinstance(error, redis.TimeoutError):
+            return
         try:
-            answers = not isinstance(error, redis.TimeoutError) and self._client.ping()
+            answers = self._client.ping()
         except redis.RedisError:
             answers = False
         self._hung_up = self._hung_up + 1 if answers else 0

@@ -34,6 +34,7 @@ from learner.staleness import Lineage
 LEASE_TTL_S = 5.0
 _POLL_S = 0.2
 _LARGEST_BLOB_READ = 4 * 2**20
+_LOOKS_PER_LARGE_READ = 30
 _log = logging.getLogger("dppo")
 T = TypeVar("T")
 
@@ -53,6 +54,7 @@ class Authority:
         self._description = description
         self.boots: dict[str, int] = {}
         self._last: Weights | None = None
+        self._looks = 0  # at the weights key
         self.owner = owner
         self.epoch = 0
         self.version = 0
@@ -225,13 +227,14 @@ class Authority:
                 self._writes.write_fields(self.epoch, self._keys.control, {"state": RUN})
 
     def _is_whole(self, vitals: Vitals) -> bool:
-        """Whether the weights key holds what was published; a large blob is not read to see that."""
+        """Whether the weights key holds what was published; a large blob is read more rarely."""
         last, stored = self._last, vitals.weights
         if last is None or stored is None or (stored.epoch, stored.version) != (last.epoch, last.version):
             return False
         if stored.blob_bytes != stored.bytes:
             return False
-        if stored.blob_bytes > _LARGEST_BLOB_READ:
+        self._looks += 1
+        if stored.blob_bytes > _LARGEST_BLOB_READ and self._looks % _LOOKS_PER_LARGE_READ:
             return True
         return read_blob_digest(self._client, self._keys) == stored.sha256
 
@@ -242,8 +245,9 @@ class Authority:
     def _heal_boots(self, stored: Mapping[str, int]) -> None:
         """Boot numbers never fall, or a restarted actor would play old episodes again."""
         merged = {name: max(stored.get(name, 0), self.boots.get(name, 0)) for name in {*stored, *self.boots}}
-        if merged != stored:
-            self._writes.write_hash(self.epoch, self._keys.boots, merged)
+        fallen = {name: boot for name, boot in merged.items() if boot != stored.get(name)}
+        if fallen:  # only these: an actor may be counting up another one now
+            self._writes.write_fields(self.epoch, self._keys.boots, fallen)
         self.boots = merged
 
     def write_backlog_high(self, high: int) -> None:
