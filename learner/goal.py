@@ -34,13 +34,15 @@ def judge_goal(
 ) -> Finished | None:
     """Say whether the run is done after an update.
 
+    An evaluation of weights that nobody trained meets no target, however lucky they were drawn.
+
     Args:
         env_steps: valid steps of all settled rollouts, the last one trained on included.
         evaluation_return: newest greedy evaluation, and the env_steps of the weights it played.
     """
     if goal.target_return is not None:
         if goal.target_on == "eval":
-            value, step = evaluation_return, evaluation_env_steps
+            value, step = (evaluation_return if evaluation_env_steps else None), evaluation_env_steps
         else:
             value, step = progress.full_return_mean, env_steps
         if value is not None and value >= goal.target_return:

@@ -63,7 +63,7 @@ def _count_last_evaluation(summary: dict[str, Any], config: RunConfig, status: R
     evaluation, target = status.evaluation, config.target_return
     if evaluation is None or target is None or config.target_on != "eval":
         return
-    if summary["reason"] == "env_steps" and evaluation.return_mean >= target:
+    if summary["reason"] == "env_steps" and evaluation.env_steps and evaluation.return_mean >= target:
         summary["reason"], summary["target_step"] = "target", evaluation.env_steps
 
 

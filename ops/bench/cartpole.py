@@ -21,7 +21,7 @@ def _row(actors: int | None, target_on: str, seeds: list[int]) -> tuple[list[str
         arguments += ["--target-return", str(TARGET), "--env-steps", str(BUDGETS[target_on])]
         results.append(run(arguments))
     met = [r for r in results if r["reason"] == "target" and r["target_step"] <= BUDGETS[target_on]]
-    steps = ", ".join(f"{r['target_step']:,}" if r["target_step"] else "not met" for r in results)
+    steps = ", ".join(f"{r['target_step']:,}" if r["target_step"] is not None else "not met" for r in results)
     seconds = ", ".join(f"{r['train_s']:.1f}" for r in results)
     wall = f"{statistics.median(r['wall_s'] for r in results):.1f}"
     return [name_of(actors), target_on, f"{len(met)} of {len(seeds)}", steps, seconds, wall], results

@@ -1,0 +1,45 @@
+"""`python -m ops.bench.continuous`: continuous control with the defaults, 2 actors, over seeds.
+
+InvertedPendulum-v5 (MuJoCo, from ops/bench/requirements.txt); keeps the curve of the first seed.
+"""
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+
+from ops.bench.runs import run, table
+
+ENV_ID = "InvertedPendulum-v5"
+FIGURES = Path(__file__).parent / "figures"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--steps", type=int, default=300_000)
+    options = parser.parse_args()
+    rows = []
+    for index, seed in enumerate(options.seeds):
+        with tempfile.TemporaryDirectory(prefix="dppo-bench-") as temporary:
+            directory = Path(temporary) / "run"
+            arguments = ["train", ENV_ID, "--actors", "2", "--seed", str(seed)]
+            result = run([*arguments, "--env-steps", str(options.steps)], directory)
+            if index == 0:
+                FIGURES.mkdir(exist_ok=True)
+                shutil.copy(directory / "curve.png", FIGURES / "inverted_pendulum.png")
+        rows.append(
+            [
+                seed,
+                f"{result['train_return_mean']:.0f}",
+                f"{result['return_mean']:.0f}",
+                f"{result['train_s']:.0f}",
+                f"{result['staleness']['mean']:.2f}",
+            ]
+        )
+    print(table(["seed", "last 100 returns", "20 greedy episodes", "seconds", "mean staleness"], rows))
+
+
+if __name__ == "__main__":
+    main()
