@@ -133,7 +133,6 @@ def _build(
         authority=authority,
         intake=intake,
         store=store,
-        registry=Registry(client, keys),
         checkpoints=checkpoints,
         metrics=MetricsFiles(options.run_dir, progress.update),
         patience=patience,

@@ -12,7 +12,6 @@ from dppo_redis.errors import CheckpointError
 from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.logs import Rarely
 from dppo_redis.redis_client import Patience, TransientError, translated
-from dppo_redis.registry import Registry
 from dppo_redis.run_store import PAUSE, STOP, Evaluation, RunStore
 from dppo_redis.shutdown import StopRequest
 from learner.authority import Authority
@@ -39,7 +38,6 @@ class Learner:
     authority: Authority
     intake: Intake
     store: RunStore
-    registry: Registry
     checkpoints: Checkpoints
     metrics: MetricsFiles
     patience: Patience

@@ -116,10 +116,16 @@ class Serial:
             return
         if self.best is None or self.evaluation.return_mean > self.best:
             self.best = self.evaluation.return_mean
-            keep_best(self.run_dir, policy.weights, self.evaluation)
+            self._keep(policy.weights, self.evaluation)
         took_s = time.monotonic() - started
         pause_s = max(self.config.evaluation.interval_s, took_s / self.config.evaluation.max_share - took_s)
         self.next_evaluation = time.monotonic() + pause_s
+
+    def _keep(self, weights: Weights, evaluation: Evaluation) -> None:
+        try:
+            keep_best(self.run_dir, weights, evaluation)
+        except OSError as error:
+            _log.error("cannot keep the best policy: %s", error)
 
     def _is_evaluated(self) -> bool:
         return self.evaluation is not None and self.evaluation.update == self.progress.update
@@ -220,8 +226,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _conclude(serial: Serial, run: str, *, json_wanted: bool) -> int:
     summary = serial.summary()
     evaluation = serial.evaluation
-    write_summary(serial.run_dir, summary)
-    plot_run(serial.run_dir, run, (evaluation.env_steps, evaluation.return_mean) if evaluation else None)
+    try:
+        write_summary(serial.run_dir, summary)
+        plot_run(serial.run_dir, run, (evaluation.env_steps, evaluation.return_mean) if evaluation else None)
+    except OSError as error:
+        _log.error("cannot write the last artefacts: %s", error)
     serial.screen.print(summary_table(summary))
     if json_wanted:
         print(json.dumps(summary), flush=True)
