@@ -13,9 +13,10 @@ import numpy as np
 from numpy.random import Generator
 
 from dppo_redis.errors import WireError
+from dppo_redis.normaliser import normalise
 from dppo_redis.spaces import Array, BoxSpec, FloatArray
 from dppo_redis.spec import Spec
-from dppo_redis.weights import Weights
+from dppo_redis.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN, Weights
 
 
 class ActingPolicy:
@@ -32,6 +33,7 @@ class ActingPolicy:
         self.action = spec.action
         self.relu = spec.activation == "relu"
         self.layers = _read_layers(weights, spec)
+        self.normaliser = _read_normaliser(weights, spec) if spec.normalise_observations else None
         self.std = np.exp(_array(weights, "log_std", (spec.action.outputs,))) if self.continuous else None
 
     @property
@@ -40,7 +42,7 @@ class ActingPolicy:
 
     def outputs(self, observations: FloatArray) -> FloatArray:
         """Logits or means [N, outputs] for observations [N, O]."""
-        x = observations
+        x = observations if self.normaliser is None else normalise(observations, *self.normaliser)
         for matrix, bias in self.layers[:-1]:
             x = x @ matrix
             x += bias
@@ -89,6 +91,12 @@ def _read_layers(weights: Weights, spec: Spec) -> list[tuple[FloatArray, FloatAr
         bias = _array(weights, f"policy.{2 * index}.bias", (width_out,))
         layers.append((np.ascontiguousarray(matrix.T), bias.copy()))
     return layers
+
+
+def _read_normaliser(weights: Weights, spec: Spec) -> tuple[FloatArray, FloatArray]:
+    """(mean, inverse standard deviation), each [O]."""
+    shape = (spec.observation.size,)
+    return _array(weights, NORMALISER_MEAN, shape), _array(weights, NORMALISER_INVERSE_STD, shape)
 
 
 def _array(weights: Weights, name: str, shape: tuple[int, ...]) -> FloatArray:

@@ -64,6 +64,10 @@ class PpoConfig(Section):
     """Discount per step"""
     gae_lambda: float = Field(0.95, ge=0, le=1)
     """Lambda of generalised advantage estimation"""
+    normalise_observations: bool = False
+    """Centre and scale observations by running statistics, which travel inside the weights"""
+    normalise_returns: bool = False
+    """Scale rewards by the spread of the running discounted return; reports stay raw"""
     value_coef: float = Field(0.5, ge=0)
     """Weight of the value loss"""
     entropy_coef: float = Field(0.0, ge=0)

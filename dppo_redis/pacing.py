@@ -107,4 +107,4 @@ def rollouts_missing(valid_rows: int, last_rollout_rows: int, batch_steps: int) 
 def _rollout_bytes(rows: int, count: int, observation: ObservationSpec, action: ActionSpec) -> int:
     action_bytes = 8 if not action.row_shape else 4 * action.row_shape[0]
     per_row = 4 * observation.size + action_bytes + 4 + 4 + 3  # log-prob, reward, three flags
-    return rows * per_row + count * 4 * observation.size
+    return rows * per_row + count * (4 * observation.size + 8)

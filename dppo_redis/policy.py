@@ -26,6 +26,7 @@ class ActorCritic(nn.Module):
         self, observation_size: int, action: ActionSpec, hidden: tuple[int, ...], activation: Activation
     ) -> None:
         super().__init__()
+        self.observation_size = observation_size
         self.continuous = isinstance(action, BoxSpec)
         self.policy = _mlp(observation_size, hidden, action.outputs, activation, head_gain=0.01)
         self.value = _mlp(observation_size, hidden, 1, activation, head_gain=1.0)

@@ -30,6 +30,7 @@ class Rollout:
     valid: BoolArray  # [T, N], a real step; False for the dummy step of an automatic reset
     final_observations: FloatArray  # [E, O], true last observation of each ended row, in row order
     last_observations: FloatArray  # [N, O], the observation after the last step
+    discounted_returns: npt.NDArray[np.float64]  # [N], running ones before the first step; 0 if not asked for
     episode_returns: FloatArray  # [E], undiscounted, of the episodes that ended here, in row order
     episode_lengths: npt.NDArray[np.int32]  # [E], steps
 
@@ -45,6 +46,15 @@ class Rollout:
 
 
 ARRAY_NAMES = tuple(f.name for f in fields(Rollout))
+_FLOATS = (
+    "observations",
+    "log_probs",
+    "rewards",
+    "final_observations",
+    "last_observations",
+    "discounted_returns",
+    "episode_returns",
+)
 
 
 @dataclass(frozen=True)
@@ -74,11 +84,9 @@ def validate(rollout: Rollout, spec: Spec) -> None:
     if t != spec.rollout_steps or not 1 <= n <= MAX_ENVIRONMENTS:
         raise WireError("shape", f"T={t}, N={n}; the spec has T={spec.rollout_steps}")
     _check_layout(rollout, spec, t, n)
-    for name in ("observations", "log_probs", "rewards", "final_observations", "last_observations"):
+    for name in _FLOATS:
         if not np.isfinite(getattr(rollout, name)).all():
             raise WireError("nonfinite", name)
-    if not np.isfinite(rollout.episode_returns).all():
-        raise WireError("nonfinite", "episode_returns")
     if not spec.action.contains(rollout.actions):
         raise WireError("action", f"outside {spec.action}")
     if (rollout.ends & ~rollout.valid).any():
@@ -101,6 +109,7 @@ def _check_layout(rollout: Rollout, spec: Spec, t: int, n: int) -> None:
         "valid": (rows, np.bool_),
         "final_observations": (ended + size, np.float32),
         "last_observations": ((n, *size), np.float32),
+        "discounted_returns": ((n,), np.float64),
         "episode_returns": (ended, np.float32),
         "episode_lengths": (ended, np.int32),
     }

@@ -32,6 +32,8 @@ class Spec:
     rollout_steps: int  # T
     hidden: tuple[int, ...]
     activation: Literal["tanh", "relu"]
+    normalise_observations: bool = False
+    return_discount: float | None = None  # of the running return that actors carry; None: not carried
     wire_schema: int = WIRE_SCHEMA
 
     def to_json(self) -> dict[str, Any]:
@@ -52,6 +54,8 @@ class Spec:
             rollout_steps=values["rollout_steps"],
             hidden=tuple(values["hidden"]),
             activation=values["activation"],
+            normalise_observations=values["normalise_observations"],
+            return_discount=values["return_discount"],
             wire_schema=values["wire_schema"],
         )
 
@@ -134,6 +138,8 @@ def describe_run(
         rollout_steps=rollout_steps,
         hidden=config.network.hidden,
         activation=config.network.activation,
+        normalise_observations=config.ppo.normalise_observations,
+        return_discount=config.ppo.gamma if config.ppo.normalise_returns else None,
     )
     join = JoinSettings(
         seed=config.seed,

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from dppo_redis.spaces import FloatArray
 
+NORMALISER_MEAN = "normaliser.mean"
+NORMALISER_INVERSE_STD = "normaliser.inverse_std"
+
 
 @dataclass(frozen=True)
 class WeightsId:

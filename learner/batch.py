@@ -28,6 +28,7 @@ class Batch:
     valid: BoolArray  # [T, N]
     final_observations: FloatArray  # [E, O], of the ended rows of the stacked arrays, in row order
     last_observations: FloatArray  # [N, O]
+    discounted_returns: npt.NDArray[np.float64]  # [N], running ones before the first step
     episode_returns: FloatArray  # [E], in order of arrival
     staleness: npt.NDArray[np.int64]  # [N], updates, of the rollout that each column came in
 
@@ -58,6 +59,7 @@ def stack(rollouts: Sequence[Rollout], staleness: Sequence[int] | None = None) -
         valid=side_by_side("valid"),
         final_observations=_final_observations(rollouts),
         last_observations=np.concatenate([rollout.last_observations for rollout in rollouts]),
+        discounted_returns=np.concatenate([rollout.discounted_returns for rollout in rollouts]),
         episode_returns=np.concatenate([rollout.episode_returns for rollout in rollouts]),
         staleness=np.repeat(
             np.asarray(staleness or [0] * len(rollouts)), [r.rewards.shape[1] for r in rollouts]

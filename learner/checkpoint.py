@@ -16,6 +16,7 @@ import torch
 
 from dppo_redis.errors import CheckpointError, ConfigurationError
 from dppo_redis.ledger import Books, Ledger
+from dppo_redis.normaliser import RunningMoments
 from learner.intake import Marks
 from learner.ppo_update import PpoUpdate
 from learner.progress import Progress
@@ -23,8 +24,9 @@ from learner.staleness import Lineage
 
 FORMAT = 1
 _PARTS = frozenset(
-    ("format", "run", "spec", "model", "optimizer", "minibatch_rng", "torch_rng", "progress", "epoch",
-     "version", "lineage", "marks", "ledger", "last_entries_added", "actor_boots")
+    ("format", "run", "spec", "model", "optimizer", "observation_moments", "return_moments", "minibatch_rng",
+     "torch_rng", "progress", "epoch", "version", "lineage", "marks", "ledger", "last_entries_added",
+     "actor_boots")
 )  # fmt: skip
 _log = logging.getLogger("dppo")
 
@@ -127,6 +129,8 @@ class Checkpoints:
             "spec": self._spec,
             "model": ppo.model.state_dict(),
             "optimizer": ppo.optimizer.state_dict(),
+            "observation_moments": ppo.observation_moments.to_dict(),
+            "return_moments": ppo.return_moments.to_dict(),
             "minibatch_rng": ppo.generator.get_state(),
             "torch_rng": torch.get_rng_state(),
             "progress": snapshot.progress.to_dict(),
@@ -143,6 +147,8 @@ class Checkpoints:
     def _load(values: dict[str, Any], ppo: PpoUpdate) -> Snapshot:
         ppo.model.load_state_dict(values["model"])
         ppo.optimizer.load_state_dict(values["optimizer"])
+        ppo.observation_moments = RunningMoments.from_dict(values["observation_moments"])
+        ppo.return_moments = RunningMoments.from_dict(values["return_moments"])
         ppo.generator.set_state(values["minibatch_rng"])
         torch.set_rng_state(values["torch_rng"])
         return Snapshot(

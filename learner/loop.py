@@ -122,7 +122,7 @@ class Learner:
     def publish(self, env_steps: int | None = None) -> None:
         """Publish the present weights."""
         self.authority.publish(
-            self.ppo.model.acting_arrays(),
+            self.ppo.acting_arrays(),
             self.progress.update,
             self.progress.trained_steps,
             self.authority.env_steps if env_steps is None else env_steps,

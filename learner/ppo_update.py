@@ -3,15 +3,17 @@
 Shared by the distributed learner and the serial baseline. Knows no Redis, clock or file.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dppo_redis.config import PpoConfig
+from dppo_redis.normaliser import CLIP, RunningMoments, discounted_returns, normalise
 from dppo_redis.policy import ActorCritic
 from dppo_redis.spaces import FloatArray
+from dppo_redis.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN
 from learner.advantages import gae, successor_values
 from learner.batch import Batch, Rows, minibatches, valid_rows
 from learner.ppo_loss import Loss, ppo_loss
@@ -47,10 +49,30 @@ class PpoUpdate:
             model.parameters(), lr=ppo.learning_rate, eps=ppo.adam_epsilon, fused=True
         )
         self.generator = torch.Generator().manual_seed(seed)
+        self.observation_moments = RunningMoments.empty(model.observation_size)
+        self.return_moments = RunningMoments.empty(1)
+
+    def acting_arrays(self) -> dict[str, FloatArray]:
+        """What a publication holds: the policy, and the normaliser it was trained with."""
+        arrays = self.model.acting_arrays()
+        if self.ppo.normalise_observations:
+            mean, inverse_std = self._normaliser()
+            arrays |= {NORMALISER_MEAN: mean, NORMALISER_INVERSE_STD: inverse_std}
+        return arrays
+
+    def _normaliser(self) -> tuple[FloatArray, FloatArray]:
+        moments = self.observation_moments
+        return moments.mean.astype(np.float32), moments.inverse_std.astype(np.float32)
 
     def update(self, batch: Batch, progress: float) -> UpdateReport:
-        """Train on one batch; `progress` is the share of the step budget trained so far."""
+        """Train on one batch; `progress` is the share of the step budget trained so far.
+
+        The observation normaliser is merged last: until then the network sees what the published
+        weights' own actors saw, so that fresh data has ratio 1.
+        """
         learning_rate = self._anneal(progress)
+        seen = batch.observations[batch.valid]
+        batch = self._normalise(batch)
         rows = self._rows(batch)
         ratio_error = self._ratio_error(batch, rows)
         explained = _explained_variance(rows) if len(rows) else 0.0
@@ -66,6 +88,8 @@ class PpoUpdate:
                     (loss.policy, loss.value, loss.entropy, loss.approx_kl, loss.clip_fraction)
                 )
                 count += 1
+        if self.ppo.normalise_observations:
+            self.observation_moments = self.observation_moments.merge(seen)
         policy_loss, value_loss, entropy, approx_kl, clip_fraction = (sums / max(1, count)).tolist()
         return UpdateReport(
             policy_loss=policy_loss,
@@ -79,6 +103,25 @@ class PpoUpdate:
             gradient_steps=count,
             skipped_steps=skipped,
         )
+
+    def _normalise(self, batch: Batch) -> Batch:
+        """Observations as the network sees them, and rewards in units of the return's spread."""
+        if self.ppo.normalise_observations:
+            mean, inverse_std = self._normaliser()
+            batch = replace(
+                batch,
+                observations=normalise(batch.observations, mean, inverse_std),
+                last_observations=normalise(batch.last_observations, mean, inverse_std),
+                final_observations=normalise(batch.final_observations, mean, inverse_std),
+            )
+        if self.ppo.normalise_returns:
+            returns, _ = discounted_returns(
+                batch.discounted_returns, batch.rewards, batch.ends, batch.valid, self.ppo.gamma
+            )
+            self.return_moments = self.return_moments.merge(returns[batch.valid][:, None])
+            scaled = batch.rewards * np.float32(self.return_moments.inverse_std[0])
+            batch = replace(batch, rewards=np.clip(scaled, -CLIP, CLIP))
+        return batch
 
     def _anneal(self, progress: float) -> float:
         share = max(0.0, 1.0 - progress) if self.ppo.anneal_learning_rate else 1.0

@@ -102,7 +102,7 @@ class Serial:
         steps = self.progress.trained_steps
         update = self.progress.update
         weights = Weights(
-            1, update + 1, update, steps, steps, self.description.digest, self.ppo.model.acting_arrays()
+            1, update + 1, update, steps, steps, self.description.digest, self.ppo.acting_arrays()
         )
         return ActingPolicy(weights, self.description.spec)
 

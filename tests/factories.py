@@ -49,6 +49,8 @@ def make_spec(
     activation: Literal["tanh", "relu"] = "tanh",
     env_id: str = TERMINATING,
     env_kwargs: dict[str, EnvValue] | None = None,
+    normalise_observations: bool = False,
+    return_discount: float | None = None,
 ) -> Spec:
     return Spec(
         env_id=env_id,
@@ -58,6 +60,8 @@ def make_spec(
         rollout_steps=rollout_steps,
         hidden=hidden,
         activation=activation,
+        normalise_observations=normalise_observations,
+        return_discount=return_discount,
     )
 
 
@@ -182,6 +186,7 @@ def make_rollout(
         valid=~marks["invalid"],
         final_observations=normal(rng, int(ends.sum()), spec.observation.size),
         last_observations=normal(rng, count, spec.observation.size),
+        discounted_returns=rng.standard_normal(count),
         episode_returns=np.array(returns, np.float32),
         episode_lengths=np.array(lengths, np.int32),
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dppo_redis.acting import ActingPolicy
+from dppo_redis.normaliser import discounted_returns
 from dppo_redis.rollout import Rollout
 from dppo_redis.spaces import Array, BoolArray, FloatArray
 from dppo_redis.spec import Spec
@@ -37,6 +38,7 @@ class Collector:
         self._buffers = _allocate(spec, environments.count)
         self._observations = environments.reset()
         self._returns = np.zeros(environments.count)  # of the running episodes, float64
+        self._discounted = np.zeros(environments.count)  # the same, discounted, where the spec asks for it
         self._lengths = np.zeros(environments.count, dtype=np.int64)
 
     def collect(self, policy: ActingPolicy) -> Rollout:
@@ -72,6 +74,12 @@ class Collector:
     def _finish(self, policy: ActingPolicy, finals: list[FloatArray]) -> Rollout:
         buffers = self._buffers
         episode_returns, episode_lengths = self._episodes()
+        discounted = self._discounted
+        if self.spec.return_discount is not None:
+            ends = buffers.terminated | buffers.truncated
+            _, self._discounted = discounted_returns(
+                discounted, buffers.rewards, ends, buffers.valid, self.spec.return_discount
+            )
         empty = np.empty((0, self.spec.observation.size), dtype=np.float32)
         return Rollout(
             observations=buffers.observations,
@@ -83,6 +91,7 @@ class Collector:
             valid=buffers.valid,
             final_observations=np.concatenate(finals) if finals else empty,
             last_observations=self._observations,
+            discounted_returns=discounted,
             episode_returns=episode_returns,
             episode_lengths=episode_lengths,
         )

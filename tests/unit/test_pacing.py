@@ -34,7 +34,7 @@ def test_numbers_worked_by_hand() -> None:
         gradient_steps_per_update=6 * 8,
         backlog_high=4,
         expected_lag=1.25,
-        rollout_bytes=1024 * 35 + 8 * 16,
+        rollout_bytes=1024 * 35 + 8 * 24,
     )
 
 

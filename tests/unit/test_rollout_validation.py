@@ -21,6 +21,7 @@ FLOATS = (
     "rewards",
     "final_observations",
     "last_observations",
+    "discounted_returns",
     "episode_returns",
 )
 

@@ -195,6 +195,7 @@ def golden_rollout() -> Rollout:
         valid=~flags["dummy"],
         final_observations=np.array([[100, 0.5], [200, -0.5]], np.float32),
         last_observations=np.array([[7, 0.25], [8, 0.5], [9, 0.75]], np.float32),
+        discounted_returns=np.array([0.5, -0.25, 1.125]),
         episode_returns=np.array([-1.5, 2.5], np.float32),
         episode_lengths=np.array([1, 2], np.int32),
     )
