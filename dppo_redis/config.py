@@ -58,8 +58,18 @@ class PpoConfig(Section):
     """Adam step size; 3e-4 or 1e-4 when the return oscillates"""
     anneal_learning_rate: bool = False
     """Lower the learning rate linearly to 0 over env_steps trained steps"""
+    anneal_clip: bool = False
+    """Lower the clip range likewise"""
+    anneal_entropy: bool = False
+    """Lower the entropy bonus likewise"""
     clip_epsilon: float = Field(0.2, gt=0, lt=1)
     """Clip range of the probability ratio; 0.1 when the return oscillates"""
+    dual_clip: float | None = Field(None, gt=1)
+    """Bound on the ratio where the advantage is negative, for example 3; default: none"""
+    value_clip: float | None = Field(None, gt=0)
+    """Clip range of the value's change in one update; default: none"""
+    target_kl: float | None = Field(None, gt=0)
+    """End an update after the pass whose mean KL divergence exceeds this; default: none"""
     gamma: float = Field(0.99, ge=0, le=1)
     """Discount per step"""
     gae_lambda: float = Field(0.95, ge=0, le=1)

@@ -27,11 +27,14 @@ def ppo_loss(
     old_log_probs: Tensor,
     advantages: Tensor,
     values: Tensor,
+    old_values: Tensor,
     returns: Tensor,
     entropy: Tensor,
     clip_epsilon: float,
     value_coef: float,
     entropy_coef: float,
+    dual_clip: float | None = None,
+    value_clip: float | None = None,
 ) -> Loss:
     """Clipped surrogate, squared value error and entropy bonus.
 
@@ -40,16 +43,27 @@ def ppo_loss(
     `advantages` are normalised here, over the rows given. KL is estimated as
     mean(rho - 1 - log rho), which is never negative (Schulman, "Approximating KL divergence").
 
+    With `dual_clip` c the surrogate of a negative advantage is at least c A, so that one row of a
+    very unlikely action cannot dominate (arXiv:1912.09729). With `value_clip` e the error is the
+    larger of V's and that of V held within e of the value before the update (the OpenAI baselines).
+
     Raises:
         ValueError: two per-row quantities differ in shape.
     """
-    _same_shape(log_probs, old_log_probs, advantages, values, returns, entropy)
+    _same_shape(log_probs, old_log_probs, advantages, values, old_values, returns, entropy)
     advantages = normalise(advantages)
     log_ratio = log_probs - old_log_probs
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - clip_epsilon, 1 + clip_epsilon)
-    policy = -torch.minimum(ratio * advantages, clipped * advantages).mean()
-    value = 0.5 * (values - returns).square().mean()
+    surrogate = torch.minimum(ratio * advantages, clipped * advantages)
+    if dual_clip is not None:
+        surrogate = torch.where(advantages < 0, torch.maximum(surrogate, dual_clip * advantages), surrogate)
+    policy = -surrogate.mean()
+    errors = (values - returns).square()
+    if value_clip is not None:
+        held = old_values + (values - old_values).clamp(-value_clip, value_clip)
+        errors = torch.maximum(errors, (held - returns).square())
+    value = 0.5 * errors.mean()
     mean_entropy = entropy.mean()
     total = policy + value_coef * value - entropy_coef * mean_entropy
     with torch.no_grad():

@@ -35,6 +35,45 @@ class UpdateReport:
     skipped_steps: int  # minibatches whose gradient was not finite; they change nothing
 
 
+@dataclass(frozen=True)
+class Schedule:
+    """The knobs that may be annealed linearly over the step budget, as they are in one update."""
+
+    learning_rate: float
+    clip_epsilon: float
+    entropy_coef: float
+
+
+class _Tally:
+    """Sums of what is watched over gradient steps; stays on the device until it is read."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums = torch.zeros(5, device=device)
+        self.steps = 0
+        self.skipped = 0
+
+    def add(self, loss: Loss | None) -> None:
+        """Count a gradient step; None was skipped."""
+        if loss is None:
+            self.skipped += 1
+            return
+        self.steps += 1
+        self._sums += torch.stack((loss.policy, loss.value, loss.entropy, loss.approx_kl, loss.clip_fraction))
+
+    def merge(self, other: "_Tally") -> None:
+        """Count another tally's steps as well."""
+        self._sums += other._sums
+        self.steps += other.steps
+        self.skipped += other.skipped
+
+    def means(self) -> Tensor:
+        """Policy loss, value loss, entropy, KL divergence and clip fraction; zeros without a step."""
+        return self._sums / max(1, self.steps)
+
+
+_KL = 3  # place of the KL divergence among the means
+
+
 class PpoUpdate:
     """The network, its optimiser and the order of minibatches."""
 
@@ -70,27 +109,16 @@ class PpoUpdate:
         The observation normaliser is merged last: until then the network sees what the published
         weights' own actors saw, so that fresh data has ratio 1.
         """
-        learning_rate = self._anneal(progress)
-        seen = batch.observations[batch.valid]
+        schedule = self._schedule(progress)
+        raw = batch
         batch = self._normalise(batch)
         rows = self._rows(batch)
         ratio_error = self._ratio_error(batch, rows)
         explained = _explained_variance(rows) if len(rows) else 0.0
-        sums = torch.zeros(5, device=self.device)
-        count = skipped = 0
-        for _ in range(self.update_epochs):
-            for minibatch in minibatches(rows, self.ppo.minibatch_size, self.generator):
-                loss = self._step(minibatch)
-                if loss is None:
-                    skipped += 1
-                    continue
-                sums += torch.stack(
-                    (loss.policy, loss.value, loss.entropy, loss.approx_kl, loss.clip_fraction)
-                )
-                count += 1
+        tally = self._passes(rows, schedule)
         if self.ppo.normalise_observations:
-            self.observation_moments = self.observation_moments.merge(seen)
-        policy_loss, value_loss, entropy, approx_kl, clip_fraction = (sums / max(1, count)).tolist()
+            self.observation_moments = self.observation_moments.merge(raw.observations[raw.valid])
+        policy_loss, value_loss, entropy, approx_kl, clip_fraction = tally.means().tolist()
         return UpdateReport(
             policy_loss=policy_loss,
             value_loss=value_loss,
@@ -99,10 +127,22 @@ class PpoUpdate:
             clip_fraction=clip_fraction,
             explained_variance=explained,
             ratio_error=ratio_error,
-            learning_rate=learning_rate,
-            gradient_steps=count,
-            skipped_steps=skipped,
+            learning_rate=schedule.learning_rate,
+            gradient_steps=tally.steps,
+            skipped_steps=tally.skipped,
         )
+
+    def _passes(self, rows: Rows, schedule: Schedule) -> _Tally:
+        """All passes, or those until the KL divergence of one exceeds its target."""
+        total = _Tally(self.device)
+        for _ in range(self.update_epochs):
+            one = _Tally(self.device)
+            for minibatch in minibatches(rows, self.ppo.minibatch_size, self.generator):
+                one.add(self._step(minibatch, schedule))
+            total.merge(one)
+            if self.ppo.target_kl is not None and float(one.means()[_KL]) > self.ppo.target_kl:
+                break
+        return total
 
     def _normalise(self, batch: Batch) -> Batch:
         """Observations as the network sees them, and rewards in units of the return's spread."""
@@ -123,12 +163,17 @@ class PpoUpdate:
             batch = replace(batch, rewards=np.clip(scaled, -CLIP, CLIP))
         return batch
 
-    def _anneal(self, progress: float) -> float:
-        share = max(0.0, 1.0 - progress) if self.ppo.anneal_learning_rate else 1.0
-        learning_rate = self.ppo.learning_rate * share
+    def _schedule(self, progress: float) -> Schedule:
+        """What holds for this update; the optimiser is told its learning rate."""
+        ppo, left = self.ppo, max(0.0, 1.0 - progress)
+        schedule = Schedule(
+            learning_rate=ppo.learning_rate * (left if ppo.anneal_learning_rate else 1.0),
+            clip_epsilon=ppo.clip_epsilon * (left if ppo.anneal_clip else 1.0),
+            entropy_coef=ppo.entropy_coef * (left if ppo.anneal_entropy else 1.0),
+        )
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
-        return learning_rate
+            group["lr"] = schedule.learning_rate
+        return schedule
 
     @torch.no_grad()
     def _values(self, observations: FloatArray) -> FloatArray:
@@ -158,7 +203,7 @@ class PpoUpdate:
         )
         return valid_rows(batch, advantages, state_values, self.device)
 
-    def _step(self, rows: Rows) -> Loss | None:
+    def _step(self, rows: Rows, schedule: Schedule) -> Loss | None:
         """One gradient step; None, and no step, where the gradient is not finite."""
         log_probs, entropy = self.model.log_probs_and_entropy(rows.observations, rows.actions)
         loss = ppo_loss(
@@ -166,11 +211,14 @@ class PpoUpdate:
             old_log_probs=rows.log_probs,
             advantages=rows.advantages,
             values=self.model.values(rows.observations),
+            old_values=rows.values,
             returns=rows.returns,
             entropy=entropy,
-            clip_epsilon=self.ppo.clip_epsilon,
+            clip_epsilon=schedule.clip_epsilon,
             value_coef=self.ppo.value_coef,
-            entropy_coef=self.ppo.entropy_coef,
+            entropy_coef=schedule.entropy_coef,
+            dual_clip=self.ppo.dual_clip,
+            value_clip=self.ppo.value_clip,
         )
         self.optimizer.zero_grad(set_to_none=True)
         loss.total.backward()  # type: ignore[no-untyped-call]

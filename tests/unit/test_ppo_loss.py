@@ -13,21 +13,29 @@ from torch import Tensor
 
 from learner.ppo_loss import Loss, normalise, ppo_loss
 
-NAMES = ("log_probs", "old_log_probs", "advantages", "values", "returns", "entropy")
+NAMES = ("log_probs", "old_log_probs", "advantages", "values", "old_values", "returns", "entropy")
 
 
 def loss_of(
-    *, clip_epsilon: float = 0.2, value_coef: float = 0.5, entropy_coef: float = 0.0, **rows: Any
+    *,
+    clip_epsilon: float = 0.2,
+    value_coef: float = 0.5,
+    entropy_coef: float = 0.0,
+    dual_clip: float | None = None,
+    value_clip: float | None = None,
+    **rows: Any,
 ) -> Loss:
     """The loss of rows that are all zero but for what is given; numbers become tensors."""
     given_rows = {name: torch.as_tensor(row, dtype=torch.float32) for name, row in rows.items()}
     shape = next(iter(given_rows.values())).shape
-    zeros = {name: torch.zeros(shape) for name in NAMES}
+    zeros: dict[str, Any] = {name: torch.zeros(shape) for name in NAMES}
     return ppo_loss(
         **{**zeros, **given_rows},
         clip_epsilon=clip_epsilon,
         value_coef=value_coef,
         entropy_coef=entropy_coef,
+        dual_clip=dual_clip,
+        value_clip=value_clip,
     )
 
 
@@ -36,11 +44,14 @@ def slow_loss(
     old_log_probs: Tensor,
     advantages: Tensor,
     values: Tensor,
+    old_values: Tensor,
     returns: Tensor,
     entropy: Tensor,
     clip_epsilon: float,
     value_coef: float,
     entropy_coef: float,
+    dual_clip: float | None,
+    value_clip: float | None,
 ) -> dict[str, float]:
     """Every term for one row after another, in Python's own floats."""
     count = len(log_probs)
@@ -52,8 +63,15 @@ def slow_loss(
         advantage = (a[i] - mean) / (std + 1e-8)
         ratio = math.exp(float(log_probs[i]) - float(old_log_probs[i]))
         limited = min(max(ratio, 1 - clip_epsilon), 1 + clip_epsilon)
-        policy -= min(ratio * advantage, limited * advantage) / count
-        value += (float(values[i]) - float(returns[i])) ** 2 / 2 / count
+        surrogate = min(ratio * advantage, limited * advantage)
+        if dual_clip is not None and advantage < 0:
+            surrogate = max(surrogate, dual_clip * advantage)
+        policy -= surrogate / count
+        v, old, target = float(values[i]), float(old_values[i]), float(returns[i])
+        error = (v - target) ** 2
+        if value_clip is not None:
+            error = max(error, (old + min(max(v - old, -value_clip), value_clip) - target) ** 2)
+        value += error / 2 / count
         kl += (ratio - 1 - math.log(ratio)) / count
         clipped += (ratio != limited) / count
     mean_entropy = float(entropy.sum()) / count
@@ -94,10 +112,18 @@ def test_a_loss_worked_by_hand() -> None:
     clip_epsilon=st.floats(0.01, 0.5),
     value_coef=st.floats(0, 2),
     entropy_coef=st.floats(0, 2),
+    dual_clip=st.none() | st.floats(1.01, 5),
+    value_clip=st.none() | st.floats(0.01, 2),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_the_loss_agrees_with_one_row_after_another(
-    count: int, clip_epsilon: float, value_coef: float, entropy_coef: float, seed: int
+    count: int,
+    clip_epsilon: float,
+    value_coef: float,
+    entropy_coef: float,
+    dual_clip: float | None,
+    value_clip: float | None,
+    seed: int,
 ) -> None:
     rng = np.random.default_rng(seed)
     numbers: dict[str, Any] = {
@@ -105,10 +131,26 @@ def test_the_loss_agrees_with_one_row_after_another(
         "clip_epsilon": clip_epsilon,
         "value_coef": value_coef,
         "entropy_coef": entropy_coef,
+        "dual_clip": dual_clip,
+        "value_clip": value_clip,
     }
     fast, slow = loss_of(**numbers), slow_loss(**numbers)
     for field in fields(fast):
         assert float(getattr(fast, field.name)) == pytest.approx(slow[field.name], rel=1e-4, abs=1e-4)
+
+
+def test_the_dual_clip_bounds_a_bad_action_that_became_likely_and_nothing_else() -> None:
+    """Advantages 1 and 3 become -1 and +1: the ratio 10 counts 3 for the first, 1.2 for the second."""
+    rows: dict[str, Any] = {"log_probs": [math.log(10), math.log(10)], "advantages": [1, 3]}
+    assert float(loss_of(**rows).policy) == pytest.approx((10 - 1.2) / 2)
+    assert float(loss_of(**rows, dual_clip=3).policy) == pytest.approx((3 - 1.2) / 2)
+
+
+def test_the_value_clip_counts_the_larger_error() -> None:
+    """From 0 to 1 towards 5: held at 0.2 the error is 4.8. From 0 to 5, past 4: the real error is less."""
+    rows: dict[str, Any] = {"values": [1, 5], "old_values": [0, 0], "returns": [5, 4]}
+    assert float(loss_of(**rows).value) == pytest.approx((16 + 1) / 2 / 2)
+    assert float(loss_of(**rows, value_clip=0.2).value) == pytest.approx((4.8**2 + 3.8**2) / 2 / 2)
 
 
 def test_ratio_one_means_no_clipping_and_no_divergence() -> None:

@@ -211,6 +211,30 @@ def test_the_learning_rate_falls_linearly_to_zero(progress: float, share: float)
     assert torch.equal(weights_of(model), before) == (share == 0)
 
 
+@pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])
+def test_clip_range_and_entropy_bonus_fall_likewise(progress: float) -> None:
+    ppo = {"clip_epsilon": 0.4, "entropy_coef": 0.2}
+    left = 1 - progress
+    annealed = weights_of(_after(progress, anneal_clip=True, anneal_entropy=True, **ppo))
+    fixed = weights_of(_after(0.0, clip_epsilon=0.4 * left or 1e-12, entropy_coef=0.2 * left))
+    assert annealed == pytest.approx(fixed, abs=1e-5)
+
+
+def _after(progress: float, **ppo: object) -> ActorCritic:
+    model = make_model(DISCRETE)
+    trained(make_batch(DISCRETE), model, progress=progress, **ppo)
+    return model
+
+
+def test_passes_end_once_the_divergence_of_one_exceeds_its_target() -> None:
+    """Far too large a step: the second pass already sees another policy."""
+    knobs = {"learning_rate": 0.5, "minibatch_size": 16}
+    for target_kl, steps in ((None, 6), (1e6, 6), (1e-4, 2)):
+        model = make_model(DISCRETE)
+        updates = updater(model, make_ppo(target_kl=target_kl, **knobs), update_epochs=6)
+        assert updates.update(fresh_batch(DISCRETE, model), 0.0).gradient_steps == steps
+
+
 def test_the_learning_rate_stays_without_annealing() -> None:
     report = trained(make_batch(DISCRETE), make_model(DISCRETE), progress=0.9, learning_rate=0.01)
     assert report.learning_rate == 0.01
