@@ -104,6 +104,20 @@ class Checkpoints:
             raise CheckpointError(f"none of the {len(files)} checkpoints in {self.directory} can be read")
         return None
 
+    def peek(self, ppo: PpoUpdate, file: Path | None) -> Snapshot | None:
+        """Load `file`, or the newest readable one, and change nothing on the disk.
+
+        Raises:
+            ConfigurationError: it is of another run or spec.
+            CheckpointError: it is damaged or incomplete.
+        """
+        if file is not None:
+            return self._load(self._read(file), ppo)
+        for newest in self.files():
+            with contextlib.suppress(CheckpointError):
+                return self._load(self._read(newest), ppo)
+        return None
+
     def _read(self, file: Path) -> dict[str, Any]:
         try:
             values = torch.load(file, weights_only=True, map_location="cpu")

@@ -11,6 +11,7 @@ STARTED = time.monotonic()
 COMMANDS = {
     "train": ("ops.train", "train an environment with a fleet of actors, through Redis"),
     "serial": ("ops.serial", "train in one process, without Redis: the baseline"),
+    "evaluate": ("ops.evaluate", "play episodes with what a run has learnt"),
     "status": ("ops.status", "show what a run is doing"),
     "actor": ("workers.__main__", "join a run as an actor"),
     "learner": ("learner.__main__", "run the learner of a run by itself"),

@@ -55,8 +55,13 @@ class EvaluatorOptions:
     """Where the best policy is kept; default: nowhere"""
 
 
-def evaluate(policy: ActingPolicy, description: RunDescription, stop: StopRequest) -> Evaluation:
-    """Play whole greedy episodes, one per environment.
+def evaluate(
+    policy: ActingPolicy,
+    description: RunDescription,
+    stop: StopRequest,
+    sampling: np.random.Generator | None = None,
+) -> Evaluation:
+    """Play whole episodes, one per environment; greedy ones, unless `sampling` draws the actions.
 
     Raises:
         StoppedError: a stop was requested meanwhile.
@@ -72,7 +77,7 @@ def evaluate(policy: ActingPolicy, description: RunDescription, stop: StopReques
         vector = make_vector(spec.env_id, spec.env_kwargs, len(some), join.vectorization)
         environments = Environments(vector, some)
         try:
-            played = _play_one_each(policy, environments, stop)
+            played = _play_one_each(policy, environments, stop, sampling)
         finally:
             environments.close()
         returns += played[0].tolist()
@@ -90,7 +95,10 @@ def evaluate(policy: ActingPolicy, description: RunDescription, stop: StopReques
 
 
 def _play_one_each(
-    policy: ActingPolicy, environments: Environments, stop: StopRequest
+    policy: ActingPolicy,
+    environments: Environments,
+    stop: StopRequest,
+    sampling: np.random.Generator | None,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """Returns [N] and lengths [N] of the first episode of each environment."""
     observations = environments.reset()
@@ -100,7 +108,12 @@ def _play_one_each(
     while running.any():
         if stop.requested:
             raise StoppedError("stopped during an evaluation")
-        step = environments.step(policy.action.to_environment(policy.greedy(observations)))
+        if sampling is None:
+            actions = policy.greedy(observations)
+        else:
+            noise = policy.noise(sampling, 1, environments.count)[0]
+            actions = policy.sample(policy.outputs(observations), noise)
+        step = environments.step(policy.action.to_environment(actions))
         observations = step.observations
         returns[running] += step.rewards[running]
         lengths[running] += 1
