@@ -12,6 +12,7 @@ COMMANDS = {
     "train": ("ops.train", "train an environment with a fleet of actors, through Redis"),
     "serial": ("ops.serial", "train in one process, without Redis: the baseline"),
     "evaluate": ("ops.evaluate", "play episodes with what a run has learnt"),
+    "plot": ("ops.compare", "compare the training curves of runs"),
     "status": ("ops.status", "show what a run is doing"),
     "actor": ("workers.__main__", "join a run as an actor"),
     "learner": ("learner.__main__", "run the learner of a run by itself"),

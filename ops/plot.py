@@ -20,7 +20,7 @@ def plot_run(directory: Path, title: str, last: tuple[int, float] | None = None)
 
     `last` is the (env_steps, return) of an evaluation made after the last update.
     """
-    rows = _read(directory / "metrics.csv")
+    rows = read_metrics(directory)
     if not rows:
         return None
     if last is not None:
@@ -79,7 +79,9 @@ def _evaluations(rows: Sequence[Row], x_name: str) -> tuple[list[float], list[fl
     return [x for x, _ in points.values()], [y for _, y in points.values()]
 
 
-def _read(file: Path) -> list[Row]:
+def read_metrics(directory: Path) -> list[Row]:
+    """The rows of a run's metrics.csv; none where there is no file."""
+    file = directory / "metrics.csv"
     if not file.exists():
         return []
     with file.open(newline="", encoding="utf-8") as stream:

@@ -1,0 +1,94 @@
+"""`dppo-redis plot RUN_DIR ...`: return against steps of several runs.
+
+Runs that differ only in their seed are drawn as one mean and a band.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
+import tyro
+
+mpl.use("agg")
+
+import matplotlib.pyplot as plt
+
+from dppo_redis.arguments import parse_arguments
+from dppo_redis.config import load_toml
+from dppo_redis.errors import ConfigurationError, ExitStatus
+from ops.plot import read_metrics
+from ops.run_directory import CONFIG, run_in
+
+_POINTS = 400
+Curve = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # steps, return
+
+
+@dataclass(frozen=True)
+class PlotOptions:
+    """Compare the training curves of runs; runs that differ only in their seed become one line."""
+
+    run_dirs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Directories of the runs"""
+    output: Path = Path("curves.png")
+    """PNG file to write"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    options = parse_arguments(PlotOptions, argv, "dppo-redis plot")
+    if not options.run_dirs:
+        raise ConfigurationError("name at least one run directory")
+    groups: dict[str, list[Curve]] = defaultdict(list)
+    labels: dict[str, str] = {}
+    for directory in options.run_dirs:
+        run = run_in(directory)
+        if run is None:
+            raise ConfigurationError(f"{directory} holds no run")
+        config = load_toml(directory / CONFIG)
+        setting = config.model_copy(update={"seed": 0}).model_dump_json()
+        labels.setdefault(setting, run)
+        groups[setting].append(_curve(directory))
+    try:
+        _draw({labels[setting]: curves for setting, curves in groups.items()}, options.output)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {options.output}: {error.strerror}") from error
+    print(options.output)
+    return ExitStatus.DONE
+
+
+def _curve(directory: Path) -> Curve:
+    rows = [row for row in read_metrics(directory) if row["return_mean"]]
+    if not rows:
+        raise ConfigurationError(f"{directory} has no finished episode in its metrics.csv yet")
+    steps = np.array([float(row["env_steps"]) for row in rows])
+    return steps, np.array([float(row["return_mean"]) for row in rows])
+
+
+def mean_and_spread(curves: Sequence[Curve]) -> tuple[npt.NDArray[np.float64], ...]:
+    """(steps, mean, standard deviation) over runs, on the steps that all of them reached."""
+    first = max(steps[0] for steps, _ in curves)
+    last = min(steps[-1] for steps, _ in curves)
+    grid = np.linspace(first, max(first, last), _POINTS)
+    values = np.stack([np.interp(grid, steps, returns) for steps, returns in curves])
+    return grid, values.mean(axis=0), values.std(axis=0)
+
+
+def _draw(groups: dict[str, list[Curve]], output: Path) -> None:
+    figure, axes = plt.subplots(figsize=(9, 5.5), constrained_layout=True)
+    for label, curves in groups.items():
+        steps, mean, spread = mean_and_spread(curves)
+        (line,) = axes.plot(steps, mean, label=f"{label} ({len(curves)} runs)" if len(curves) > 1 else label)
+        if len(curves) > 1:
+            axes.fill_between(steps, mean - spread, mean + spread, alpha=0.2, color=line.get_color())
+    axes.set_xlabel("environment steps")
+    axes.set_ylabel("return, last 100 training episodes")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(output, dpi=110)
+    plt.close(figure)
