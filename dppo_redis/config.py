@@ -39,7 +39,7 @@ def _explain(section: type[Section], error: ValidationError) -> str:
         close = difflib.get_close_matches(str(first["loc"][0]), section.model_fields, n=1, cutoff=0.4)
         hint = f"did you mean {section.path}{close[0]}?" if close else "see `dppo-redis train --help`"
         return f"unknown setting {knob}: {hint}"
-    message = first["msg"].removeprefix("Value error, ")
+    message = first["msg"].removeprefix("Value error, ") + _allowed(section, first["loc"])
     return f"{knob or 'configuration'}: {message} (got {first['input']!r})" if knob else message
 
 
@@ -174,6 +174,20 @@ class RunConfig(Section):
                 f"set max_staleness to {self.publish_every} or more"
             )
         return self
+
+
+def _allowed(section: type[Section], loc: tuple[int | str, ...]) -> str:
+    """The whole range of a numeric knob, as pydantic's own message names one end of it only."""
+    field = section.model_fields.get(str(loc[0])) if loc else None
+    if field is None:
+        return ""
+    ends = {
+        sign: getattr(rule, name)
+        for rule in field.metadata
+        for name, sign in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<"))
+        if hasattr(rule, name)
+    }
+    return f"; allowed: {' and '.join(f'{sign} {end}' for sign, end in ends.items())}" if ends else ""
 
 
 def load_toml(file: Path) -> RunConfig:

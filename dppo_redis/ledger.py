@@ -93,7 +93,9 @@ class Balance:
 
     entries_added: int  # ever, those of deleted streams included
     backlog: int
-    imbalance: int
+    imbalance: int  # what this look found, and booked
+    outcomes: dict[str, int] = field(default_factory=dict)  # settled rollouts, the booked ones included
+    env_steps: int = 0  # valid steps of all settled rollouts
 
 
 @dataclass
@@ -119,7 +121,13 @@ class Books:
             self.ledger.add(Outcome.LOST, "reset" if reset else "unexplained", entries=imbalance)
         elif imbalance < 0:  # added and settled after the last look at a stream that is gone
             self._carry(-imbalance)
-        return Balance(self.ledger.entries_before + entries_added, backlog, imbalance)
+        return Balance(
+            entries_added=self.ledger.entries_before + entries_added,
+            backlog=backlog,
+            imbalance=imbalance,
+            outcomes={outcome.value: self.ledger.of(outcome) for outcome in Outcome},
+            env_steps=self.ledger.env_steps,
+        )
 
     def _carry(self, entries: int) -> None:
         if entries:

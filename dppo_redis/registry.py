@@ -53,8 +53,10 @@ class Registry:
         elif not isinstance(error, redis.exceptions.OutOfMemoryError):
             raise error
 
-    def leave(self, slot: int) -> None:
-        """End one's own registration."""
+    def leave(self, slot: int, boot: int) -> None:
+        """End one's own registration; not that of another process in the same slot."""
+        if self._client.hget(self._keys.actor(slot), "boot") != str(boot).encode():
+            return
         pipeline = self._client.pipeline(transaction=False)
         pipeline.delete(self._keys.actor(slot))
         pipeline.zrem(self._keys.actors, str(slot))

@@ -4,6 +4,7 @@ An entry is plain text fields, enough to judge it, and the packed payload beside
 """
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, cast
@@ -24,6 +25,7 @@ _TEXT_FIELDS = ("boot", "spec")
 _MOST_HANG_UPS = 3
 _LEAST_BULK_LIMIT = 2**20  # a server accepts values of this size whatever its proto-max-bulk-len
 _STARTING_PAUSE_S = 0.05
+_HEX = re.compile(rb"[0-9a-f]{16}")
 _LARGEST_NUMBER = 2**63 - 1
 _log = logging.getLogger("dppo")
 
@@ -62,7 +64,7 @@ def parse_header(entry: Entry) -> RolloutHeader:
 
 
 def _parse_text(name: str, raw: bytes) -> str:
-    if len(raw) != 16 or not raw.isalnum():
+    if not _HEX.fullmatch(raw):
         raise WireError("header", f"{name} is not 16 hex digits")
     return raw.decode()
 

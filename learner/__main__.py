@@ -16,7 +16,7 @@ import torch
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.config import RunConfig, load_toml
 from dppo_redis.environments import inspect
-from dppo_redis.errors import ExitStatus, StoppedError, WireError
+from dppo_redis.errors import ConfigurationError, ExitStatus, StoppedError, WireError
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.pacing import Derived, derive
@@ -58,6 +58,8 @@ def _quarantine(store: RunStore, patience: Patience, entry: Entry, error: WireEr
 
 def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     options = parse_arguments(LearnerOptions, argv, "dppo-redis learner")
+    if options.threads < 1:
+        raise ConfigurationError(f"threads: at least 1 (got {options.threads})")
     torch.set_num_threads(options.threads)
     url = find_url(options.redis)
     config = load_toml(options.run_dir / "config.toml")
@@ -75,6 +77,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         derived.rollouts_per_update,
         config.max_staleness,
         config.publish_every,
+        config.actors,
     )
     try:
         with suppress(StoppedError):

@@ -13,7 +13,7 @@ from typing import TypeVar
 from dppo_redis.errors import ConfigurationError, FencedError, StoppedError
 from dppo_redis.fenced_writes import EpochMissingError, FencedWrites
 from dppo_redis.keys import RunKeys
-from dppo_redis.ledger import Balance, Books, Ledger, Outcome, Settlement
+from dppo_redis.ledger import Balance, Books, Ledger, Settlement
 from dppo_redis.redis_client import Client, Patience
 from dppo_redis.rollout_stream import ensure_group
 from dppo_redis.run_store import (
@@ -168,11 +168,6 @@ class Authority:
         """Valid steps of all settled rollouts, whatever their outcome."""
         with self._lock:
             return self.books.ledger.env_steps
-
-    def outcomes(self) -> dict[str, int]:
-        """Settled rollouts by outcome."""
-        with self._lock:
-            return {outcome.value: self.books.ledger.of(outcome) for outcome in Outcome}
 
     def restore_stream(self) -> None:
         """Make stream and group again where they are missing."""

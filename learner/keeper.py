@@ -1,7 +1,7 @@
 """The keeper: one thread that keeps a run alive while an update or a save takes long.
 
-Each second: renew the lease, put back what is missing, audit the books, write `:status`. It has
-its own connection and never ends the process itself; the loop asks `check()`.
+Each second: renew the lease, put back what is missing, audit the books, write `:status`. It never
+ends the process itself; the loop asks `check()`.
 """
 
 import logging
@@ -32,6 +32,7 @@ class Keeper:
         rollouts_per_update: int,
         max_staleness: int,
         publish_every: int,
+        planned_actors: int,
     ) -> None:
         self._authority = authority
         self._registry = registry
@@ -39,6 +40,7 @@ class Keeper:
         self._rollouts_per_update = rollouts_per_update
         self._max_staleness = max_staleness
         self._publish_every = publish_every
+        self._planned_actors = planned_actors
         self._actor_wait_share = 0.0  # of the fleet, when it was last seen
         self._failure: Exception | None = None
         self._closing = threading.Event()
@@ -84,9 +86,8 @@ class Keeper:
             balance = self._authority.audit()
             living = self._registry.living()
             self._registry.forget_dead(living)
-            high = backlog_high(
-                self._rollouts_per_update, len(living), self._max_staleness, self._publish_every
-            )
+            actors = max(len(living), self._planned_actors)  # those that are only starting, too
+            high = backlog_high(self._rollouts_per_update, actors, self._max_staleness, self._publish_every)
             high = max(1, high)
             self._authority.write_backlog_high(high)
             if living:
@@ -95,8 +96,8 @@ class Keeper:
             self._authority.write_status(
                 {
                     **fields,
-                    **self._authority.outcomes(),
-                    "env_steps": self._authority.env_steps,
+                    **balance.outcomes,
+                    "env_steps": balance.env_steps,
                     "epoch": self._authority.epoch,
                     "version": self._authority.version,
                     "learner": self._authority.owner,

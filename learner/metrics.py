@@ -1,4 +1,4 @@
-"""One record per update, in three places that people look at: metrics.csv, TensorBoard, the loop's status.
+"""One record per update, where people look at it: metrics.csv and TensorBoard.
 
 Files only; what goes to Redis is the loop's business.
 """

@@ -1,6 +1,7 @@
 """The `dppo-redis` command: finds the sub-command; each has a module of its own."""
 
 import importlib
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -37,10 +38,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitStatus.CONFIGURATION
     try:
         # Imported only now: an actor must not wait for the learner's libraries.
-        return int(importlib.import_module(command[0]).main(arguments[1:]))
+        status = int(importlib.import_module(command[0]).main(arguments[1:]))
+        sys.stdout.flush()
+        return status
     except DppoError as error:
         print(f"dppo-redis: {error}", file=sys.stderr)
         return error.exit_status
+    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitStatus.DONE
     except KeyboardInterrupt:
         return ExitStatus.INTERRUPTED
 

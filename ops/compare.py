@@ -17,6 +17,7 @@ import tyro
 mpl.use("agg")
 
 import matplotlib.pyplot as plt
+from matplotlib.ticker import EngFormatter
 
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.config import load_toml
@@ -87,6 +88,7 @@ def _draw(groups: dict[str, list[Curve]], output: Path) -> None:
             axes.fill_between(steps, mean - spread, mean + spread, alpha=0.2, color=line.get_color())
     axes.set_xlabel("environment steps")
     axes.set_ylabel("return, last 100 training episodes")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -125,7 +125,8 @@ class Fleet:
             return getattr(self._proxy.supervisor, method)()
         except (OSError, http.client.HTTPException, xmlrpc.client.Error) as error:
             self._transport.close()  # it would go on using the connection that broke
-            raise FleetError(f"supervisord does not answer: {error}") from error
+            log = self.plan.run_dir / "logs" / "supervisord.log"
+            raise FleetError(f"supervisord does not answer, was it killed? ({error}; log: {log})") from error
 
     def stop(self) -> None:
         """Stop everything in order and wait for it."""

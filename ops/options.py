@@ -1,6 +1,7 @@
 """The options that `train` and `serial` share: the run's configuration, its name and its directory."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ class TrainOptions:
     resume: bool = False
     """Go on from the last checkpoint in the run's directory, with its configuration"""
     overwrite: bool = False
-    """Remove what an earlier run of this name left behind"""
+    """Remove what an earlier run left behind, under this name and in this directory"""
     json: bool = False
     """Print a JSON object as the last line of standard output"""
 
@@ -47,12 +48,18 @@ class SerialOptions:
     run_dir: Path | None = None
     """Directory of the run; default: runs/NAME"""
     overwrite: bool = False
-    """Remove what an earlier run of this name left behind"""
+    """Remove what an earlier run left behind, under this name and in this directory"""
     json: bool = False
     """Print a JSON object as the last line of standard output"""
 
 
 T = TypeVar("T", TrainOptions, SerialOptions)
+
+
+def _with_hyphens(argument: str) -> str:
+    """tyro takes --run_dir for --run-dir."""
+    name, equals, value = argument.partition("=")
+    return name.replace("_", "-") + equals + value if name.startswith("--") else argument
 
 
 def read_options(kind: type[T], argv: Sequence[str] | None, prog: str) -> T:
@@ -62,13 +69,18 @@ def read_options(kind: type[T], argv: Sequence[str] | None, prog: str) -> T:
         ConfigurationError: a bad option, file or value.
     """
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--config", type=Path)
-    early.add_argument("--run-dir", type=Path)
-    early.add_argument("--run")
+    early.add_argument("--config", type=Path, nargs="?")
+    early.add_argument("--run-dir", type=Path, nargs="?")
+    early.add_argument("--run", nargs="?")
     early.add_argument("--resume", action="store_true")
-    known, _ = early.parse_known_args(argv)
+    early.add_argument("--overwrite", action="store_true")
+    arguments = sys.argv[1:] if argv is None else argv
+    known, _ = early.parse_known_args([_with_hyphens(argument) for argument in arguments])
     file = known.config
-    if known.resume and file is None and (known.run_dir or known.run):
+    if known.resume and (known.overwrite or file is not None):
+        other = "--overwrite" if known.overwrite else "--config"
+        raise ConfigurationError(f"--resume goes on with the run's own configuration: leave out {other}")
+    if known.resume and (known.run_dir or known.run):
         file = (known.run_dir or Path("runs") / known.run) / CONFIG
         if not file.exists():
             raise ConfigurationError(f"{file.parent} holds no run to resume")

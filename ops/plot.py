@@ -10,6 +10,7 @@ mpl.use("agg")
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import EngFormatter
 
 CURVE = "curve.png"
 Row = dict[str, str]
@@ -37,6 +38,7 @@ def plot_run(directory: Path, title: str, last: tuple[int, float] | None = None)
         _returns(axes[0, column], rows, x_name)
         _staleness(axes[1, column], rows, x_name)
         axes[1, column].set_xlabel(label)
+        axes[1, column].xaxis.set_major_formatter(EngFormatter(sep=""))
     figure.savefig(directory / CURVE, dpi=110)
     plt.close(figure)
     return directory / CURVE

@@ -21,6 +21,19 @@ CONFIG = "config.toml"
 IDENTITY = "run.json"
 SUMMARY = "summary.json"
 LOCK = "run.lock"
+_ARTEFACTS = (
+    "checkpoints",
+    "tensorboard",
+    "logs",
+    "metrics.csv",
+    "curve.png",
+    "best_policy.msgpack",
+    "best_evaluation.json",
+    "supervisord.conf",
+    SUMMARY,
+    CONFIG,
+    IDENTITY,  # last: it is what marks the directory as ours
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,8 @@ def _choose_to_resume(run: str | None, directory: Path | None) -> RunDirectory:
         raise ConfigurationError(f"{path} holds no run to resume")
     if run is not None and run != found:
         raise ConfigurationError(f"{path} holds run {found}, not {run}")
+    if not any((path / "checkpoints").glob("*.pt")):
+        raise ConfigurationError(f"{path} holds no checkpoint to resume from")
     return RunDirectory(found, path)
 
 
@@ -122,11 +137,12 @@ def prepare(directory: RunDirectory, config: RunConfig, *, resume: bool) -> None
     """
     path = directory.path
     try:
-        for child in () if resume else tuple(path.iterdir()):
-            if child.is_dir():
+        for name in () if resume else _ARTEFACTS:  # what the user put beside them stays
+            child = path / name
+            if child.is_dir() and not child.is_symlink():
                 shutil.rmtree(child)
-            elif child.name != LOCK:
-                child.unlink()
+            else:
+                child.unlink(missing_ok=True)
         write_aside(path / CONFIG, tomli_w.dumps(to_toml(config)).encode())
         write_aside(path / IDENTITY, json.dumps({"run": directory.run}).encode())
     except OSError as error:

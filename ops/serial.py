@@ -16,7 +16,7 @@ import torch
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.config import RunConfig
 from dppo_redis.environments import inspect, make_vector
-from dppo_redis.errors import ExitStatus, StoppedError
+from dppo_redis.errors import DppoError, StoppedError
 from dppo_redis.logs import configure
 from dppo_redis.pacing import batch_is_full, derive
 from dppo_redis.rollout import Rollout, validate
@@ -216,23 +216,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         screen=screen,
         stop=stop,
     )
+    failure: DppoError | None = None
     try:
         serial.run()
+    except DppoError as error:
+        failure = error
     finally:
         serial.metrics.close()
         serial.collector.close()
-    return _conclude(serial, directory.run, json_wanted=options.json)
+    return _conclude(serial, directory.run, failure, json_wanted=options.json)
 
 
-def _conclude(serial: Serial, run: str, *, json_wanted: bool) -> int:
+def _conclude(serial: Serial, run: str, failure: DppoError | None, *, json_wanted: bool) -> int:
     summary = serial.summary()
+    if failure is not None:
+        summary["reason"] = "failed"
     evaluation = serial.evaluation
     try:
         write_summary(serial.run_dir, summary)
         plot_run(serial.run_dir, run, (evaluation.env_steps, evaluation.return_mean) if evaluation else None)
     except OSError as error:
         _log.error("cannot write the last artefacts: %s", error)
-    serial.screen.print(summary_table(summary))
+    if failure is None:
+        serial.screen.print(summary_table(summary))
     if json_wanted:
         print(json.dumps(summary), flush=True)
-    return serial.stop.exit_status if serial.stop.requested else ExitStatus.DONE
+    if failure is not None:
+        raise failure
+    return serial.stop.exit_status

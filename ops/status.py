@@ -1,6 +1,7 @@
 """`dppo-redis status`: what a run is doing, from the same keys that redis-cli reads."""
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -105,9 +106,10 @@ def status_json(status: RunStatus) -> dict[str, Any]:
 def _plain(text: str) -> str | int | float:
     for kind in (int, float):
         try:
-            return kind(text)
+            number = kind(text)
         except ValueError:
             continue
+        return number if math.isfinite(number) else text  # JSON has no NaN
     return text
 
 

@@ -84,6 +84,8 @@ def _fill_from_status(summary: dict[str, Any], status: RunStatus) -> None:
         train_return_mean=float(return_mean) if return_mean else None,
         actor_wait_share=status.number("actor_wait_share"),
     )
+    summary["ledger"] = {name: status.integer(name) for name in summary["ledger"]}
+    summary["actors"] = len(status.actors)
     summary["staleness"].update(mean=status.number("staleness_mean"), max=status.integer("staleness_max"))
 
 

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dppo_redis.environments import inspect
-from dppo_redis.errors import DppoError, ExitStatus
+from dppo_redis.config import RunConfig, load_toml
+from dppo_redis.environments import EnvironmentSpaces, inspect
+from dppo_redis.errors import ConfigurationError, DppoError
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.pacing import derive
@@ -26,10 +27,11 @@ from dppo_redis.redis_client import (
 )
 from dppo_redis.run_store import STOP, RunStore
 from dppo_redis.shutdown import StopRequest
+from dppo_redis.spec import describe_run
 from ops.broker import Broker, embedded
 from ops.fleet import Fleet
 from ops.options import TrainOptions, read_options
-from ops.run_directory import RunDirectory, check, choose, claim, prepare, write_summary
+from ops.run_directory import CONFIG, RunDirectory, check, choose, claim, prepare, write_summary
 from ops.shared_redis import check_shared, prepare_shared
 from ops.summary import summarise
 from ops.supervisor.render import FleetPlan
@@ -54,11 +56,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if url is not None:
         check_shared(url, options, directory, stop)
     check(directory, resume=options.resume, overwrite=options.overwrite)
+    # A resumed run keeps its rollout length, whatever the number of actors then.
+    as_used = config.model_copy(update={"rollout_steps": derived.rollout_steps})
+    if options.resume:
+        _refuse_another_spec(directory, as_used, spaces)
+    if stop.requested:
+        return stop.exit_status
     lock = claim(directory)
     if url is not None:
         prepare_shared(url, options, directory, stop)
-    # A resumed run keeps its rollout length, whatever the number of actors then.
-    as_used = config.model_copy(update={"rollout_steps": derived.rollout_steps})
     prepare(directory, as_used, resume=options.resume)
     screen = Screen(progress_stream(options.json))
     screen.print(derived_table(config, derived))
@@ -67,6 +73,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _train(options, directory, url, private_dir, lock, screen, stop)
     finally:
         shutil.rmtree(private_dir, ignore_errors=True)
+
+
+def _refuse_another_spec(directory: RunDirectory, config: RunConfig, spaces: EnvironmentSpaces) -> None:
+    """What a checkpoint was made for cannot change in a resumed run."""
+    stored = load_toml(directory.path / CONFIG)
+    before, now = (
+        describe_run(c, spaces.observation, spaces.action, c.rollout_steps or 0).spec
+        for c in (stored, config)
+    )
+    differences = before.differences(now)
+    if differences:
+        raise ConfigurationError(
+            f"a resumed run keeps its environment, rollout length, network and normalisation "
+            f"({'; '.join(differences)}): leave that setting out, or start a new run"
+        )
 
 
 def _private_directory() -> Path:
@@ -156,4 +177,4 @@ def _conclude(
         print(json.dumps(summary), flush=True)
     if failure is not None:
         raise failure
-    return stop.exit_status if summary["reason"] == "stopped" else ExitStatus.DONE
+    return stop.exit_status

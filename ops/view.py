@@ -130,7 +130,7 @@ def drops_of(status: RunStatus) -> list[tuple[str, int]]:
 def _actor_table(status: RunStatus) -> Table:
     table = Table(box=None, padding=(0, 2), header_style="dim")
     for column in ("actor", "host", "steps/s", "version", "pushed", "waiting", "boot", "last error"):
-        table.add_column(column)
+        table.add_column(column, no_wrap=True)
     for slot, report in list(status.actors.items())[:_ACTORS_SHOWN]:
         table.add_row(
             str(slot),
@@ -150,6 +150,7 @@ def _actor_table(status: RunStatus) -> Table:
 def plain_line(status: RunStatus) -> str:
     """One line for a log or a pipe."""
     evaluation = status.evaluation
+    drops = ", ".join(f"{name} {count}" for name, count in drops_of(status)) or "none"
     return (
         f"{_headline(status)}: {status.integer('trained_steps')}/{status.integer('budget_steps')} steps, "
         f"{status.number('steps_per_s'):.0f}/s, update {status.integer('update')}, "
@@ -157,8 +158,16 @@ def plain_line(status: RunStatus) -> str:
         f"evaluation {f'{evaluation.return_mean:.1f}' if evaluation else '-'}, "
         f"staleness {status.number('staleness_mean'):.2f} (max {status.integer('staleness_max')}, "
         f"limit {status.integer('staleness_limit')}), backlog {status.integer('backlog')}, "
-        f"dropped {status.dropped}, actors {len(status.actors)}"
+        f"dropped: {drops}, actors {len(status.actors)}{_trouble(status)}"
     )
+
+
+def _trouble(status: RunStatus) -> str:
+    """The first actor's last error, if there is one."""
+    for slot, report in status.actors.items():
+        if report.get("last_error"):
+            return f"; actor {slot}: {report['last_error'][:120]}"
+    return ""
 
 
 class Screen:
@@ -172,6 +181,7 @@ class Screen:
             else None
         )
         self._next_line = 0.0
+        self._last_line = ""
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -188,7 +198,10 @@ class Screen:
             self._live.update(render(status))
         elif last or time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _LINE_PERIOD_S
-            self.say(plain_line(status))
+            line = plain_line(status)
+            if line != self._last_line:
+                self.say(line)
+            self._last_line = line
 
     def say(self, line: str) -> None:
         """Print one plain line."""

@@ -16,8 +16,8 @@ from ops.view import Screen
 _PERIOD_S = 0.25
 _LAST_EVALUATION_S = 600.0  # the last evaluation of a slow environment is worth waiting for
 _HASTY_STOP_S = 8.0  # after Ctrl-C or SIGTERM nobody wants to wait
-_LOOP_WINDOW_S = 120.0
-_MOST_STARTS = 5
+_MOST_FIRST_STARTS = 3
+_MOST_STARTS = 10
 _BROKER_START_S = 15.0
 _log = logging.getLogger("dppo")
 
@@ -31,19 +31,19 @@ class Restarts:
 
     def __init__(self) -> None:
         self._pids: dict[str, int] = {}
-        self._starts: dict[str, list[float]] = {}
+        self._starts: dict[str, int] = {}  # since the last update
         self._update = -1
 
-    def is_looping(self, process: ProcessState, update: int, now: float) -> bool:
-        """Whether it was started too often of late, while the run got nowhere."""
+    def is_looping(self, process: ProcessState, update: int) -> bool:
+        """Whether it was started too often while the run got nowhere."""
         if update > self._update:
             self._update = update
             self._starts.clear()
         if process.pid and process.pid != self._pids.get(process.name):
             self._pids[process.name] = process.pid
-            self._starts.setdefault(process.name, []).append(now)
-        recent = [start for start in self._starts.get(process.name, []) if now - start < _LOOP_WINDOW_S]
-        return len(recent) > _MOST_STARTS
+            self._starts[process.name] = self._starts.get(process.name, 0) + 1
+        # Before the first update nothing has ever worked; later it may be one unlucky actor.
+        return self._starts.get(process.name, 0) > (_MOST_STARTS if update else _MOST_FIRST_STARTS)
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Watch:
     def _check(self, processes: Iterable[ProcessState]) -> None:
         update = self.status.integer("update") if self.status is not None else 0
         for process in processes:
-            looping = self.restarts.is_looping(process, update, time.monotonic())
+            looping = self.restarts.is_looping(process, update)
             if process.gave_up or looping:
                 how = "keeps ending" if looping else f"gave up (status {process.exit_status})"
                 raise RunFailedError(f"{process.name} {how}: {last_line(process.log)} (log: {process.log})")

@@ -9,11 +9,12 @@ from functools import partial
 
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.environments import inspect, make_vector
-from dppo_redis.errors import ConfigurationError, ExitStatus, StoppedError
+from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, ExitStatus, StoppedError
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import Rarely, configure
 from dppo_redis.redis_client import Patience, TransientError, connect, find_url, translated
 from dppo_redis.registry import Registry
+from dppo_redis.rollout import MAX_ENVIRONMENTS
 from dppo_redis.rollout_stream import RolloutProducer
 from dppo_redis.run_store import STOP, RunStore
 from dppo_redis.shutdown import StopRequest, run_service
@@ -76,6 +77,10 @@ def check_environment(spec: Spec) -> None:
 
 def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     options = parse_arguments(ActorOptions, argv, "dppo-redis actor")
+    if options.slot is not None and options.slot < 0:
+        raise ConfigurationError(f"slot: 0 or more (got {options.slot})")
+    if options.envs_per_actor is not None and not 1 <= options.envs_per_actor <= MAX_ENVIRONMENTS:
+        raise ConfigurationError(f"envs_per_actor: 1 to {MAX_ENVIRONMENTS} (got {options.envs_per_actor})")
     client = connect(find_url(options.redis), f"dppo-actor-{options.run}")
     keys = RunKeys(options.run)
     patience = Patience(stop)
@@ -105,7 +110,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     except StoppedError as error:
         _log.info("%s", error)
     finally:
-        _leave(registry, slot)
+        _leave(registry, slot, boot)
     return ExitStatus.DONE
 
 
@@ -117,13 +122,18 @@ def _collector(
     count = envs_per_actor or join.envs_per_actor
     seeds = actor_seeds(join.seed, slot, boot, count, builds)
     vector = make_vector(spec.env_id, spec.env_kwargs, count, join.vectorization)
-    return Collector(Environments(vector, seeds.environments), spec, seeds)
+    environments = Environments(vector, seeds.environments)
+    try:
+        return Collector(environments, spec, seeds)
+    except EnvironmentBrokenError:
+        environments.close()
+        raise
 
 
-def _leave(registry: Registry, slot: int) -> None:
+def _leave(registry: Registry, slot: int, boot: int) -> None:
     try:
         with translated():
-            registry.leave(slot)
+            registry.leave(slot, boot)
     except (TransientError, ConfigurationError) as error:
         _log.info("left without deregistering: %s", error)
 

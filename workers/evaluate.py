@@ -82,6 +82,8 @@ def evaluate(
             environments.close()
         returns += played[0].tolist()
         lengths += played[1].tolist()
+    if not np.isfinite(returns).all():
+        raise EnvironmentBrokenError("an episode's return is not a finite number")
     return Evaluation(
         version=weights.version,
         update=weights.update,

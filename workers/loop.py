@@ -24,10 +24,11 @@ from dppo_redis.weight_store import WeightStore
 from dppo_redis.wire import checksum, encode_rollout
 from workers.collect import Collector
 
-BEAT_PERIOD_S = 2.0
+BEAT_PERIOD_S = 1.0
 _FIRST_PAUSE_S = 0.004
 _LONGEST_PAUSE_S = 0.05
 _MOST_FAILURES = 5
+_MOST_REFUSED = 10
 _log = logging.getLogger("dppo")
 
 
@@ -78,6 +79,7 @@ class Actor:
     stop: StopRequest
     seq: int = 0
     failures: int = 0  # of the environment, in a row
+    refused_in_a_row: int = 0  # rollouts that did not pass this actor's own check
     next_beat: float = 0.0
     rarely: Rarely = field(default_factory=Rarely)
 
@@ -97,7 +99,8 @@ class Actor:
                 continue
             try:
                 if collector is None:
-                    collector, builds = self.build_collector(builds), builds + 1
+                    builds += 1
+                    collector = self.build_collector(builds - 1)
                 rollout = collector.collect(policy)
             except EnvironmentBrokenError as error:
                 self._recover(collector, error)
@@ -146,10 +149,16 @@ class Actor:
             payload = encode_rollout(rollout)
         except WireError as error:
             self.stats.refused += 1
+            self.refused_in_a_row += 1
             self.stats.last_error = str(error)
+            if self.refused_in_a_row >= _MOST_REFUSED:
+                raise EnvironmentBrokenError(
+                    f"{self.refused_in_a_row} rollouts in a row could not be used: {error}"
+                ) from error
             if self.rarely.due():
                 _log.error("dropped a rollout of this actor's own: %s", error)
             return None
+        self.refused_in_a_row = 0
         self.seq += 1
         weights = policy.weights
         header = RolloutHeader(

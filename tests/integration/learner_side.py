@@ -80,6 +80,7 @@ def make_keeper(
         rollouts_per_update=2,
         max_staleness=4,
         publish_every=1,
+        planned_actors=1,
     )
 
 

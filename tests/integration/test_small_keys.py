@@ -162,10 +162,15 @@ class TestActors:
     def test_an_actor_that_leaves_is_gone_at_once(
         self, client: Client, keys: RunKeys, registry: Registry
     ) -> None:
-        registry.beat(3, {"pushes": 7})
-        registry.leave(3)
+        registry.beat(3, {"boot": 1})
+        registry.leave(3, boot=1)
         assert registry.living() == {}
         assert integer(client.exists(keys.actors, keys.actor(3))) == 0
+
+    def test_an_actor_that_leaves_does_not_take_its_successor_with_it(self, registry: Registry) -> None:
+        registry.beat(3, {"boot": 2})
+        registry.leave(3, boot=1)
+        assert list(registry.living()) == [3]
 
     def test_the_status_counts_the_living(self, client: Client, keys: RunKeys, stop: StopRequest) -> None:
         keeper = make_keeper(client, keys, lead(client, keys, stop))

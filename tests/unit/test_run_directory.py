@@ -80,6 +80,10 @@ class TestChoose:
     ) -> None:
         monkeypatch.chdir(tmp_path)
         directory = prepared(tmp_path / "runs" / "mine")
+        with pytest.raises(ConfigurationError, match="no checkpoint"):
+            choose(CONFIGURED, None, directory.path, resume=True)
+        (directory.path / "checkpoints").mkdir()
+        (directory.path / "checkpoints" / "checkpoint-000000001.pt").write_bytes(b"")
         assert choose(CONFIGURED, None, directory.path, resume=True) == directory
         assert choose(CONFIGURED, "mine", None, resume=True) == directory
 
@@ -132,6 +136,14 @@ class TestPrepare:
         prepared(directory.path, run="other", overwrite=True)
         assert sorted(file.name for file in directory.path.iterdir()) == [CONFIG, IDENTITY, LOCK]
         assert run_in(directory.path) == "other"
+
+    def test_what_the_user_put_beside_a_run_stays_when_it_is_overwritten(self, tmp_path: Path) -> None:
+        directory = prepared(tmp_path / "here")
+        (directory.path / "notes.txt").write_text("mine")
+        (directory.path / "checkpoints").mkdir()
+        prepared(directory.path, overwrite=True)
+        assert (directory.path / "notes.txt").read_text() == "mine"
+        assert not (directory.path / "checkpoints").exists()
 
     def test_files_that_are_no_runs_are_never_removed(self, tmp_path: Path) -> None:
         (tmp_path / "thesis.tex").write_text("years of work")
