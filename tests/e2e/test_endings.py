@@ -108,6 +108,29 @@ def test_overwrite_removes_no_keys_where_the_directory_is_refused(ended: Ended, 
     assert precious.weights("version") == 7
 
 
+@pytest.mark.parametrize(
+    ("more", "cause"),
+    [
+        (["--network.hidden", "32"], "hidden"),
+        (["--rollout-steps", "7"], "rollout_steps"),
+        (["--ppo.normalise-observations"], "normalise_observations"),
+        (["--config", "other.toml"], "--config"),
+        (["--overwrite"], "--overwrite"),
+    ],
+)
+def test_a_resume_that_cannot_go_on_changes_nothing(ended: Ended, more: list[str], cause: str) -> None:
+    before = (ended.directory / "config.toml").read_bytes()
+    assert cause in _refused_words(ended, "train", "--resume", "--run_dir", str(ended.directory), *more)
+    assert (ended.directory / "config.toml").read_bytes() == before
+
+
+def _refused_words(ended: Ended, *arguments: str) -> str:
+    with Command(*arguments, "--redis", ended.url, cwd=ended.place) as command:
+        assert command.wait(15) == ExitStatus.CONFIGURATION
+        assert_nothing_left(command)
+        return command.error_lines[-1]
+
+
 def test_resume_goes_on_from_the_checkpoint_above_every_version(ended: Ended) -> None:
     run = ended.run
     update, version, epoch = (run.weights(field) for field in ("update", "version", "epoch"))
@@ -130,7 +153,8 @@ def test_resume_goes_on_from_the_checkpoint_above_every_version(ended: Ended) ->
 
 
 def test_overwrite_begins_anew_under_the_same_name(ended: Ended) -> None:
-    (ended.directory / "left_over.txt").write_text("of the old run")
+    (ended.directory / "notes.txt").write_text("the user's own")
+    newest = max((ended.directory / "checkpoints").glob("*.pt")).name
     again = [
         "train",
         *SLOW,
@@ -149,4 +173,5 @@ def test_overwrite_begins_anew_under_the_same_name(ended: Ended) -> None:
     assert 64 <= summary["trained_steps"] < BUDGET
     assert summary["ledger"]["trained"] < BUDGET // 16
     assert_books_balance(summary["ledger"])
-    assert not (ended.directory / "left_over.txt").exists()
+    assert not (ended.directory / "checkpoints" / newest).exists()
+    assert (ended.directory / "notes.txt").read_text() == "the user's own"

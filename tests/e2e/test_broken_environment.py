@@ -1,0 +1,50 @@
+"""An environment that never works ends the run, and says why, instead of waiting for ever."""
+
+from pathlib import Path
+
+import pytest
+
+from dppo_redis.errors import ExitStatus
+from tests.e2e.support import Command, assert_nothing_left
+
+_BROKEN = """
+import gymnasium, numpy
+class Broken(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    steps = 0
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return numpy.zeros(2, numpy.float32), {}
+    def step(self, action):
+        self.steps += 1
+        if self.steps > 3:
+            FAULT
+        return numpy.zeros(2, numpy.float32), reward, False, False, {}
+    reward = 1.0
+gymnasium.register("Broken-v0", entry_point=Broken, max_episode_steps=50)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        ('raise RuntimeError("no licence")', "no licence"),
+        ("return numpy.zeros(2, numpy.float32), float('nan'), False, False, {}", "nonfinite: rewards"),
+    ],
+    ids=["raises", "not a number"],
+)
+def test_the_run_fails_with_the_cause(tmp_path: Path, fault: str, cause: str) -> None:
+    source = _BROKEN.replace("FAULT", fault).replace(", reward,", ", self.reward,")
+    (tmp_path / "broken_module.py").write_text(source)
+    arguments = ["broken_module:Broken-v0", "--actors", "1", "--envs-per-actor", "1", "--rollout-steps", "8"]
+    with Command("train", *arguments, "--json", cwd=tmp_path) as command:
+        assert command.wait(90) == ExitStatus.FAILED
+        assert command.summary()["reason"] == "failed"
+        assert cause in command.err
+        assert "keeps ending" in command.error_lines[-1]
+        assert_nothing_left(command)
+    with Command("serial", *arguments, "--json", cwd=tmp_path) as command:
+        assert command.wait(30) != ExitStatus.DONE
+        assert command.summary()["reason"] == "failed"
+        assert cause in command.error_lines[-1]
