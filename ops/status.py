@@ -55,11 +55,6 @@ class RunStatus:
         """A field of the status hash as text."""
         return self.fields.get(name) or otherwise
 
-    @property
-    def dropped(self) -> int:
-        """Rollouts that were not trained on."""
-        return self.ledger.settled - self.ledger.of(Outcome.TRAINED)
-
 
 def read_status(client: Client, keys: RunKeys) -> RunStatus:
     """Read a run's status in a few round trips. Redis errors pass through."""
