@@ -89,7 +89,7 @@ class PpoConfig(Section):
 
 
 class NetworkConfig(Section):
-    """Separate policy and value networks of the same shape."""
+    """Separate policy and value networks of one shape; with images or a memory they share a trunk."""
 
     path: ClassVar[str] = "network."
 
@@ -97,6 +97,12 @@ class NetworkConfig(Section):
     """Width of each hidden layer"""
     activation: Literal["tanh", "relu"] = "tanh"
     """Non-linearity of the hidden layers"""
+    memory: Literal["none", "lstm", "gru"] = "none"
+    """Recurrent layer between the hidden layers and the heads, for what one observation does not show"""
+    memory_size: int = Field(64, ge=1, le=4096)
+    """Width of the recurrent layer"""
+    custom: str | None = Field(None, max_length=200)
+    """A network of your own, module:Class; see the README for its three methods"""
 
     @model_validator(mode="after")
     def _widths(self) -> Self:
@@ -138,6 +144,12 @@ class RunConfig(Section):
     """Environment id of gymnasium, or module:EnvId"""
     env_kwargs: dict[str, EnvValue] = Field(default_factory=dict)
     """Arguments of the environment's constructor: NAME VALUE ..."""
+    wrappers: tuple[str, ...] = ()
+    """Wrappers around each environment, outermost last: AtariPreprocessing(frame_skip=4), module:Class"""
+    frame_stack: int = Field(1, ge=1, le=64)
+    """Last observations that the policy sees together; each travels once"""
+    use_action_mask: bool = True
+    """Never choose an action that the environment's info["action_mask"] forbids, where it has one"""
     vectorization: Literal["auto", "sync", "async"] = "auto"
     """How an actor steps its environments: auto takes the native vector version when there is one"""
     actors: int = Field(2, ge=1, le=4096)
@@ -172,6 +184,13 @@ class RunConfig(Section):
                 f"max_staleness ({self.max_staleness}) must be at least publish_every "
                 f"({self.publish_every}), or every rollout would be dropped: "
                 f"set max_staleness to {self.publish_every} or more"
+            )
+        return self._one_network()
+
+    def _one_network(self) -> Self:
+        if self.network.custom is not None and self.network.memory != "none":
+            raise ConfigurationError(
+                "network.custom and network.memory cannot be used together: a custom network has no state"
             )
         return self
 

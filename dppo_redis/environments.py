@@ -1,20 +1,24 @@
 """Builds environments. The only user of `gymnasium.make`; refuses what is unsupported, by name."""
 
-import sys
+import ast
+import copy
 import warnings
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium
+import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from dppo_redis.config import EnvValue
+from dppo_redis.actions import ActionSpec, describe_actions
 from dppo_redis.errors import ConfigurationError
-from dppo_redis.spaces import ActionSpec, ObservationSpec, describe_actions, describe_observations
+from dppo_redis.plugins import find_modules_here, first_line, import_named
+from dppo_redis.spaces import Array, MaskSpace, ObservationSpec, describe_observations
+from dppo_redis.spec import EnvironmentSource
 
 Vectorization = Literal["auto", "sync", "async"]
+MASK = "action_mask"
 
 
 @dataclass(frozen=True)
@@ -25,62 +29,96 @@ class EnvironmentSpaces:
     action: ActionSpec
 
 
-def make_single(env_id: str, env_kwargs: dict[str, EnvValue]) -> gymnasium.Env[Any, Any]:
-    """Build one environment.
+def make_single(source: EnvironmentSource) -> gymnasium.Env[Any, Any]:
+    """Build one environment with its wrappers.
 
     Raises:
         ConfigurationError: unknown id, a missing package, wrong arguments, or the API of old Gym.
     """
+    env_id = source.env_id
     if not env_id:
         raise ConfigurationError("name an environment, for example: dppo-redis train CartPole-v1")
-    if ":" in env_id and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # module:EnvId of the user's own; last, to shadow nothing
+    if ":" in env_id:
+        find_modules_here()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # advice of gymnasium's checker is not an error
-            arguments: dict[str, Any] = dict(env_kwargs)
-            return gymnasium.make(env_id, **arguments)
+            arguments: dict[str, Any] = dict(source.env_kwargs)
+            env = gymnasium.make(env_id, **arguments)
     except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError) as error:
         raise ConfigurationError(
-            f"environment {env_id!r} cannot be made: {_first_line(error)} Check the id, install the package "
+            f"environment {env_id!r} cannot be made: {first_line(error)} Check the id, install the package "
             "that has it, or name the module that registers it as module:EnvId"
         ) from error
     except Exception as error:  # code of the user's: anything may come out of it
         raise ConfigurationError(
-            f"environment {env_id!r} cannot be made: {type(error).__name__}: {_first_line(error)}"
+            f"environment {env_id!r} cannot be made: {type(error).__name__}: {first_line(error)}"
+        ) from error
+    for wrapper in source.wrappers:
+        env = _wrap(env, wrapper)
+    return env
+
+
+def _wrap(env: gymnasium.Env[Any, Any], text: str) -> gymnasium.Env[Any, Any]:
+    """Apply one wrapper: `Name`, `Name(key=value)` of gymnasium.wrappers, or `module:Name(...)`."""
+    name, arguments = _parse_wrapper(text)
+    wrapper = import_named(name if ":" in name else f"gymnasium.wrappers:{name}", "wrappers")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            wrapped: gymnasium.Env[Any, Any] = wrapper(env, **arguments)
+            return wrapped
+    except Exception as error:  # code of the user's: anything may come out of it
+        raise ConfigurationError(
+            f"wrappers: {text} cannot be applied: {type(error).__name__}: {first_line(error)}"
         ) from error
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0]
+def _parse_wrapper(text: str) -> tuple[str, dict[str, Any]]:
+    name, bracket, _ = text.partition("(")
+    if not bracket:
+        return text.strip(), {}
+    try:
+        call = ast.parse(f"f({text.removeprefix(name + '(')}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
+            raise ValueError("arguments are given by name")
+        return name.strip(), {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    except (SyntaxError, ValueError) as error:
+        raise ConfigurationError(
+            f"wrappers: {text!r} is not Name(key=value, ...) with plain values: {first_line(error)}"
+        ) from error
 
 
-def inspect(env_id: str, env_kwargs: dict[str, EnvValue]) -> EnvironmentSpaces:
+def inspect(source: EnvironmentSource, *, use_mask: bool = True) -> EnvironmentSpaces:
     """Build one environment, try one reset and one step, and describe its spaces.
 
     Raises:
-        ConfigurationError: it cannot be made, speaks the old Gym API, or has an unsupported space.
+        ConfigurationError: it cannot be made, speaks the old Gym API, has an unsupported space, or an
+            action mask of another shape than its actions.
     """
-    env = make_single(env_id, env_kwargs)
+    env = make_single(source)
     try:
-        spaces = EnvironmentSpaces(
-            describe_observations(env.observation_space), describe_actions(env.action_space)
-        )
-        _check_api(env_id, env)
-        return spaces
+        action = describe_actions(env.action_space)
+        describe_observations(env.observation_space)
+        infos = _check_api(source.env_id, env)
+        masked = use_mask and MASK in infos
+        if masked:
+            _read_mask(infos[MASK], action)
+        return EnvironmentSpaces(describe_observations(_observation_space(env, action, masked)), action)
     finally:
         env.close()
 
 
-def _check_api(env_id: str, env: gymnasium.Env[Any, Any]) -> None:
-    """Refuse the API of Gym before 0.26: reset without info, step of four values."""
-    inner = env.unwrapped
+def _check_api(env_id: str, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
+    """Refuse the API of Gym before 0.26: reset without info, step of four values. Returns reset's info."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            answer = inner.reset(seed=0)
+            answer = env.unwrapped.reset(seed=0)
             two = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)
-            five = two and len(inner.step(env.action_space.sample())) == 5
+            five = two and len(env.unwrapped.step(env.unwrapped.action_space.sample())) == 5
+            if two and five:
+                return env.reset(seed=0)[1]
         except TypeError as error:  # reset() without the argument `seed`
             raise ConfigurationError(
                 f"environment {env_id!r} does not speak the API of gymnasium 1.x: {error}"
@@ -89,58 +127,106 @@ def _check_api(env_id: str, env: gymnasium.Env[Any, Any]) -> None:
             raise ConfigurationError(
                 f"environment {env_id!r} raised in its first reset or step: {type(error).__name__}: {error}"
             ) from error
-    if not (two and five):
-        raise ConfigurationError(
-            f"environment {env_id!r} does not speak the API of gymnasium 1.x: reset must return "
-            "(observation, info) and step (observation, reward, terminated, truncated, info)"
-        )
+    raise ConfigurationError(
+        f"environment {env_id!r} does not speak the API of gymnasium 1.x: reset must return "
+        "(observation, info) and step (observation, reward, terminated, truncated, info)"
+    )
 
 
 def make_vector(
-    env_id: str, env_kwargs: dict[str, EnvValue], count: int, vectorization: Vectorization
+    source: EnvironmentSource, count: int, vectorization: Vectorization, *, masked: bool = False
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
     """Build `count` environments stepped together.
 
     `auto` takes gymnasium's native vector environment when the id has one and it accepts the
     arguments, else steps them one after another. Where the mode of automatic reset can be chosen
-    it is SAME_STEP, which wastes no step; callers read the mode from the metadata.
+    it is SAME_STEP, which wastes no step; callers read the mode from the metadata. With `masked` the
+    observations are a Dict of the observation and its action mask.
     """
-    if vectorization == "auto":
-        native = _make_native(env_id, env_kwargs, count)
+    if vectorization == "auto" and not masked and not source.wrappers:
+        native = _make_native(source, count)
         if native is not None:
             return native
-    builders = [partial(_make_without_infos, env_id, env_kwargs)] * count
+    builders = [partial(_make_plain, source, masked)] * count
     if vectorization == "async":
         return AsyncVectorEnv(builders, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
     return SyncVectorEnv(builders, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
-class _WithoutInfos(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Keeps `info` from the vector environment, which fails where its types vary; we use none of it."""
+class _Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """One environment as our vectors want it.
+
+    It keeps `info` from them, which they cannot stack where its types vary; copies each observation,
+    as environments reuse their buffers; and puts the action mask beside the observation.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], masked: bool) -> None:
+        super().__init__(env)
+        self._masked = masked
+        self._action = describe_actions(env.action_space)
+        self.observation_space = _observation_space(env, self._action, masked)
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
-        observation, _ = self.env.reset(**arguments)
-        return observation, {}
+        observation, info = self.env.reset(**arguments)
+        return self._observe(observation, info), {}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        observation, reward, terminated, truncated, _ = self.env.step(action)
-        return observation, reward, terminated, truncated, {}
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._observe(observation, info), reward, terminated, truncated, {}
+
+    def _observe(self, observation: Any, info: dict[str, Any]) -> Any:
+        observation = copy.deepcopy(observation)
+        if not self._masked:
+            return observation
+        return {"observation": observation, MASK: _read_mask(info.get(MASK), self._action)}
 
 
-def _make_without_infos(env_id: str, env_kwargs: dict[str, EnvValue]) -> gymnasium.Env[Any, Any]:
-    return _WithoutInfos(make_single(env_id, env_kwargs))
+def _observation_space(
+    env: gymnasium.Env[Any, Any], action: ActionSpec, masked: bool
+) -> gymnasium.Space[Any]:
+    if not masked:
+        return env.observation_space
+    return gymnasium.spaces.Dict({"observation": env.observation_space, MASK: MaskSpace(action.choices)})
 
 
-def _make_native(
-    env_id: str, env_kwargs: dict[str, EnvValue], count: int
-) -> gymnasium.vector.VectorEnv[Any, Any, Any] | None:
-    single = make_single(env_id, env_kwargs)  # turns every reason for failure into one line
+def _read_mask(mask: Any, action: ActionSpec) -> Array:
+    """An environment's action mask as flags [choices].
+
+    Without a mask everything is allowed, and so is each category that has nothing allowed, as in a
+    final state: something has to be drawn.
+
+    Raises:
+        ConfigurationError: it has another shape than the choices of the action space.
+    """
+    allowed = np.ones(action.choices, np.int8)
+    if mask is not None:
+        given = (
+            np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, tuple) else np.ravel(mask)
+        )
+        if given.shape != allowed.shape or not action.choices:
+            raise ConfigurationError(
+                f'info["{MASK}"] has shape {np.shape(mask)}; the action space has '
+                f"{action.choices} choices, one flag for each: {list(action.categories)}"
+            )
+        allowed[:] = given != 0
+        for first, size in zip(action.offsets, action.categories, strict=True):
+            if not allowed[first : first + size].any():
+                allowed[first : first + size] = 1
+    return allowed
+
+
+def _make_plain(source: EnvironmentSource, masked: bool) -> gymnasium.Env[Any, Any]:
+    return _Plain(make_single(source), masked)
+
+
+def _make_native(source: EnvironmentSource, count: int) -> gymnasium.vector.VectorEnv[Any, Any, Any] | None:
+    single = make_single(source)  # turns every reason for failure into one line
     spec = single.spec
     single.close()
     if spec is None or spec.vector_entry_point is None or spec.additional_wrappers:
         return None
     try:
-        arguments: dict[str, Any] = dict(env_kwargs)
+        arguments: dict[str, Any] = dict(source.env_kwargs)
         return gymnasium.make_vec(spec.id, count, vectorization_mode="vector_entry_point", **arguments)
     except (gymnasium.error.Error, ImportError, TypeError):
         return None  # the native version lacks an argument or a package that the single one has

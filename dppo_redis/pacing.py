@@ -7,9 +7,10 @@ included, so a mark of two batches means: one in training, one waiting.
 import math
 from dataclasses import dataclass
 
+from dppo_redis.actions import ActionSpec
 from dppo_redis.config import RunConfig
 from dppo_redis.errors import ConfigurationError
-from dppo_redis.spaces import ActionSpec, ObservationSpec
+from dppo_redis.spaces import ObservationSpec
 
 SERIAL_UPDATE_EPOCHS = 10
 DISTRIBUTED_UPDATE_EPOCHS = 6
@@ -44,6 +45,13 @@ def derive(
     rows = rollout_steps * config.envs_per_actor
     per_update = rollouts_missing(0, rows, ppo.batch_steps)
     samples = per_update * rows
+    if config.network.memory != "none" and ppo.minibatch_size % rollout_steps:
+        raise ConfigurationError(
+            f"ppo.minibatch_size ({ppo.minibatch_size}) must be a multiple of the rollout length "
+            f"({rollout_steps}), as a network with a memory is trained on whole rollouts: "
+            f"set ppo.minibatch_size to {rollout_steps * max(1, round(ppo.minibatch_size / rollout_steps))}, "
+            "or choose rollout_steps"
+        )
     epochs = ppo.update_epochs or (SERIAL_UPDATE_EPOCHS if serial else DISTRIBUTED_UPDATE_EPOCHS)
     high = backlog_high(per_update, actors, config.max_staleness, config.publish_every)
     if not serial and high < 1:
@@ -105,6 +113,6 @@ def rollouts_missing(valid_rows: int, last_rollout_rows: int, batch_steps: int) 
 
 
 def _rollout_bytes(rows: int, count: int, observation: ObservationSpec, action: ActionSpec) -> int:
-    action_bytes = 8 if not action.row_shape else 4 * action.row_shape[0]
-    per_row = 4 * observation.size + action_bytes + 4 + 4 + 3  # log-prob, reward, three flags
-    return rows * per_row + count * (4 * observation.size + 8)
+    action_bytes = action.wire_dtype.itemsize * math.prod(action.row_shape)
+    per_row = observation.row_bytes + action_bytes + 4 + 4 + 3  # log-prob, reward, three flags
+    return rows * per_row + count * (observation.row_bytes + 8)

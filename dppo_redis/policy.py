@@ -1,75 +1,175 @@
-"""The networks, in torch: the learner trains them; `acting.py` plays the same policy in numpy.
-
-Initialised orthogonally (gain sqrt 2 for hidden layers, 0.01 for the policy head, 1 for the value
-head; arXiv:2006.05990 finds the small policy head to matter most).
-"""
+"""Policy and value, in torch: the learner trains them, actors play the same policy (`acting.py`)."""
 
 import itertools
 import math
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dppo_redis.spaces import ActionSpec, BoxSpec, FloatArray
+from dppo_redis.actions import ActionSpec
+from dppo_redis.networks import CustomNetwork, Inputs, InputSizes, Memory, Trunk, load_custom, mlp
+from dppo_redis.spaces import Array, FloatArray
+from dppo_redis.spec import Spec
 
-Activation = Literal["tanh", "relu"]
-POLICY_PREFIX = "policy."
 LOG_STD = "log_std"
+FORBIDDEN = -1e8  # the logit of a choice that the action mask forbids; finite, so that 0 log 0 is 0
+_LEARNER_ONLY = "value."  # what acting does not need
+
+
+@dataclass(frozen=True)
+class Actions:
+    """Rows of actions as tensors."""
+
+    categories: Tensor  # [B, K] int64
+    values: Tensor  # [B, A] float32, raw
+
+    def take(self, index: Tensor | slice) -> "Actions":
+        """The rows at `index`."""
+        return Actions(self.categories[index], self.values[index])
+
+
+def to_actions(spec: ActionSpec, rows: Array, device: torch.device) -> Actions:
+    """Rows [B, *row_shape] of actions as tensors."""
+    categories, values = spec.split(rows)
+    return Actions(
+        torch.from_numpy(np.ascontiguousarray(categories)).to(device),
+        torch.from_numpy(np.ascontiguousarray(values)).to(device),
+    )
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What the networks say of rows, each [B]."""
+
+    log_probs: Tensor  # of the actions given
+    entropy: Tensor  # of the policy
+    values: Tensor  # of the states
 
 
 class ActorCritic(nn.Module):
-    """Separate policy and value networks over vector observations."""
+    """Policy and value networks of a run.
 
-    def __init__(
-        self, observation_size: int, action: ActionSpec, hidden: tuple[int, ...], activation: Activation
-    ) -> None:
+    Over vectors alone they are two separate networks; with an image or a memory they share a trunk and
+    have linear heads. Always in evaluation mode: dropout or batch statistics would make the learner see
+    another policy than the one that acted.
+    """
+
+    def __init__(self, spec: Spec) -> None:
         super().__init__()
-        self.observation_size = observation_size
-        self.continuous = isinstance(action, BoxSpec)
-        self.policy = _mlp(observation_size, hidden, action.outputs, activation, head_gain=0.01)
-        self.value = _mlp(observation_size, hidden, 1, activation, head_gain=1.0)
-        if self.continuous:
-            self.log_std = nn.Parameter(torch.zeros(action.outputs))
+        network, self.action = spec.network, spec.action
+        sizes = InputSizes.of(spec.observation, spec.frame_stack)
+        self.trunk: Trunk | None = None
+        self.memory: Memory | None = None
+        self.custom: CustomNetwork | None = None
+        if spec.action.dimensions:
+            self.log_std = nn.Parameter(torch.zeros(spec.action.dimensions))
+        if network.custom is not None:
+            self.custom = load_custom(network.custom, sizes, spec.action.outputs)
+            return
+        hidden, width = network.hidden, sizes.features
+        if sizes.images or network.memory != "none":
+            self.trunk = Trunk(sizes, network.hidden, network.activation)
+            hidden, width = (), self.trunk.width
+        if network.memory != "none":
+            self.memory = Memory(width, network.memory_size, network.memory)
+            width = network.memory_size
+        self.policy = mlp(width, hidden, spec.action.outputs, network.activation, head_gain=0.01)
+        self.value = mlp(width, hidden, 1, network.activation, head_gain=1.0)
 
-    def values(self, observations: Tensor) -> Tensor:
-        """State values [B] of observations [B, O]."""
-        values: Tensor = self.value(observations).squeeze(-1)
-        return values
+    def outputs(self, inputs: Inputs) -> Tensor:
+        """Logits, forbidden ones struck out, and means: [B, outputs]."""
+        return self._masked(self._policy(inputs, self._features(inputs)), inputs)
 
-    def log_probs_and_entropy(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probability [B] of actions ([B] indices or [B, A] raw) and policy entropy [B]."""
-        outputs = self.policy(observations)
-        if self.continuous:
-            return _gaussian(outputs, self.log_std, actions)
-        return _categorical(outputs, actions)
+    def step(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """The same for one step of each environment, and the memory after it [B, S]."""
+        if self.memory is None or self.trunk is None or inputs.sequences is None:
+            return self.outputs(inputs), inputs.vector[:, :0]
+        features, state = self.memory(self.trunk(inputs), inputs.sequences)
+        return self._masked(self.policy(features), inputs), state
+
+    def values(self, inputs: Inputs) -> Tensor:
+        """State values [B]."""
+        return self._value(inputs, self._features(inputs))
+
+    def evaluate(self, inputs: Inputs, actions: Actions) -> Evaluated:
+        """Log-probabilities of actions, entropy and state values, in one pass."""
+        features = self._features(inputs)
+        outputs = self._masked(self._policy(inputs, features), inputs)
+        log_probs, entropy = self.log_probs_and_entropy(outputs, actions)
+        return Evaluated(log_probs, entropy, self._value(inputs, features))
+
+    def states(self, inputs: Inputs) -> Tensor:
+        """The memory after every row, [T, C, S]."""
+        assert self.memory is not None
+        assert self.trunk is not None
+        assert inputs.sequences is not None
+        return self.memory.states(self.trunk(inputs), inputs.sequences)
+
+    def log_probs_and_entropy(self, outputs: Tensor, actions: Actions) -> tuple[Tensor, Tensor]:
+        """Log-probability [B] of actions under outputs [B, outputs], and entropy [B]; sums over all parts."""
+        log_probs, entropy = outputs.new_zeros(len(outputs)), outputs.new_zeros(len(outputs))
+        logits = _split(outputs[:, : self.action.choices], self.action.categories)
+        for index, one in enumerate(logits):
+            chosen, spread = _categorical(one, actions.categories[:, index])
+            log_probs, entropy = log_probs + chosen, entropy + spread
+        if self.action.dimensions:
+            means = outputs[:, self.action.choices :]
+            chosen, spread = _gaussian(means, self.log_std, actions.values)
+            log_probs, entropy = log_probs + chosen, entropy + spread
+        return log_probs, entropy
 
     def acting_arrays(self) -> dict[str, FloatArray]:
-        """Copies of what an actor needs, by parameter name; the value network stays here."""
+        """Copies of what an actor needs, by parameter name; the value head stays here."""
         return {
-            name: parameter.detach().cpu().numpy().astype(np.float32, copy=True)
-            for name, parameter in self.named_parameters()
-            if name.startswith(POLICY_PREFIX) or name == LOG_STD
+            name: tensor.detach().cpu().numpy().astype(np.float32, copy=True)
+            for name, tensor in self.state_dict().items()
+            if not name.startswith(_LEARNER_ONLY)
         }
 
+    def load_acting_arrays(self, arrays: Mapping[str, FloatArray]) -> None:
+        """Take an actor's parameters; the value head is left as it is.
 
-def _mlp(
-    inputs: int, hidden: tuple[int, ...], outputs: int, activation: Activation, head_gain: float
-) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for width_in, width_out in itertools.pairwise((inputs, *hidden)):
-        layers.append(_linear(width_in, width_out, math.sqrt(2)))
-        layers.append(nn.Tanh() if activation == "tanh" else nn.ReLU())
-    layers.append(_linear(hidden[-1], outputs, head_gain))
-    return nn.Sequential(*layers)
+        Raises:
+            RuntimeError: a parameter is missing, unknown or of another shape.
+        """
+        tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+        own = {name: x for name, x in self.state_dict().items() if name.startswith(_LEARNER_ONLY)}
+        empty = any(parameter.is_meta for parameter in self.parameters())
+        self.load_state_dict({**own, **tensors}, assign=empty)
+
+    def _features(self, inputs: Inputs) -> Tensor:
+        if self.trunk is None:
+            return inputs.vector
+        features: Tensor = self.trunk(inputs)
+        if self.memory is not None and inputs.sequences is not None:
+            features, _ = self.memory(features, inputs.sequences)
+        return features
+
+    def _policy(self, inputs: Inputs, features: Tensor) -> Tensor:
+        outputs: Tensor = self.policy(features) if self.custom is None else self.custom.policy(inputs)
+        return outputs
+
+    def _value(self, inputs: Inputs, features: Tensor) -> Tensor:
+        if self.custom is not None:
+            values: Tensor = self.custom.value(inputs)
+            return values
+        value: Tensor = self.value(features).squeeze(-1)
+        return value
+
+    def _masked(self, outputs: Tensor, inputs: Inputs) -> Tensor:
+        if inputs.mask is None:
+            return outputs
+        choices = self.action.choices
+        logits = outputs[:, :choices].masked_fill(~inputs.mask, FORBIDDEN)
+        return torch.cat((logits, outputs[:, choices:]), dim=-1)
 
 
-def _linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
-    layer = nn.Linear(inputs, outputs)
-    nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
-    return layer
+def _split(logits: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
+    ends = itertools.pairwise(itertools.accumulate(sizes, initial=0))
+    return tuple(logits[:, first:last] for first, last in ends)
 
 
 def _categorical(logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:

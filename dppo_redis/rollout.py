@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dppo_redis.errors import WireError
+from dppo_redis.features import mask
 from dppo_redis.spaces import Array, BoolArray, FloatArray
 from dppo_redis.spec import Spec
 
@@ -21,15 +22,17 @@ MAX_ENVIRONMENTS = 65_536
 class Rollout:
     """One actor's rollout. Arrays may be views of buffers that the collector uses again."""
 
-    observations: FloatArray  # [T, N, O], what the policy saw before acting at t
-    actions: Array  # [T, N] int64 category index, or [T, N, A] float32 raw
+    observations: Array  # [T, N, *row] single frames, what the policy saw before acting at t
+    actions: Array  # [T, N, *row], see ActionSpec: indices counted from 0, real numbers raw
     log_probs: FloatArray  # [T, N], of the action under the weights that chose it
     rewards: FloatArray  # [T, N], raw, for the action at t
     terminated: BoolArray  # [T, N], the episode ended for good after the action at t
     truncated: BoolArray  # [T, N], it was cut off after the action at t
     valid: BoolArray  # [T, N], a real step; False for the dummy step of an automatic reset
-    final_observations: FloatArray  # [E, O], true last observation of each ended row, in row order
-    last_observations: FloatArray  # [N, O], the observation after the last step
+    final_observations: Array  # [E, *row], true last observation of each ended row, in row order
+    last_observations: Array  # [N, *row], the observation after the last step
+    frames_before: Array  # [N, k - 1, *row], the frames before the first row, oldest first
+    memory: FloatArray  # [N, S], state of the recurrent layer before the first row
     discounted_returns: npt.NDArray[np.float64]  # [N], running ones before the first step; 0 if not asked for
     episode_returns: FloatArray  # [E], undiscounted, of the episodes that ended here, in row order
     episode_lengths: npt.NDArray[np.int32]  # [E], steps
@@ -46,15 +49,8 @@ class Rollout:
 
 
 ARRAY_NAMES = tuple(f.name for f in fields(Rollout))
-_FLOATS = (
-    "observations",
-    "log_probs",
-    "rewards",
-    "final_observations",
-    "last_observations",
-    "discounted_returns",
-    "episode_returns",
-)
+OBSERVATION_NAMES = ("observations", "final_observations", "last_observations", "frames_before")
+_FLOATS = ("log_probs", "rewards", "memory", "discounted_returns", "episode_returns")
 
 
 @dataclass(frozen=True)
@@ -76,7 +72,7 @@ def validate(rollout: Rollout, spec: Spec) -> None:
     """Check a decoded rollout against the run's spec, before anything may use it.
 
     Raises:
-        WireError: reason `dtype`, `shape`, `nonfinite`, `action` or `flags`.
+        WireError: reason `dtype`, `shape`, `nonfinite`, `observation`, `action` or `flags`.
     """
     if rollout.rewards.ndim != 2:
         raise WireError("shape", f"rewards have shape {rollout.rewards.shape}, not [T, N]")
@@ -84,13 +80,31 @@ def validate(rollout: Rollout, spec: Spec) -> None:
     if t != spec.rollout_steps or not 1 <= n <= MAX_ENVIRONMENTS:
         raise WireError("shape", f"T={t}, N={n}; the spec has T={spec.rollout_steps}")
     _check_layout(rollout, spec, t, n)
+    for name in OBSERVATION_NAMES:  # before what the policy made of them
+        _check_observations(name, getattr(rollout, name), spec)
     for name in _FLOATS:
         if not np.isfinite(getattr(rollout, name)).all():
             raise WireError("nonfinite", name)
-    if not spec.action.contains(rollout.actions):
-        raise WireError("action", f"outside {spec.action}")
+    _check_actions(rollout, spec)
     if (rollout.ends & ~rollout.valid).any():
         raise WireError("flags", "an episode ends in a row that is not valid")
+
+
+def _check_observations(name: str, rows: Array, spec: Spec) -> None:
+    part = spec.observation.nonfinite(rows)
+    if part is not None:
+        raise WireError("nonfinite", name if spec.observation.is_plain else f"{name} {part}")
+    part = spec.observation.outside(rows)
+    if part is not None:
+        raise WireError("observation", f"{name} {part} outside its space")
+
+
+def _check_actions(rollout: Rollout, spec: Spec) -> None:
+    if not spec.action.contains(rollout.actions):
+        raise WireError("action", f"outside {spec.action}")
+    allowed = mask(spec.observation, rollout.observations)
+    if allowed is not None and not spec.action.allows(rollout.actions, allowed)[rollout.valid].all():
+        raise WireError("action", "one that its action mask forbids")
 
 
 def _check_layout(rollout: Rollout, spec: Spec, t: int, n: int) -> None:
@@ -98,17 +112,19 @@ def _check_layout(rollout: Rollout, spec: Spec, t: int, n: int) -> None:
     for name in ("terminated", "truncated"):  # the number of ended rows is counted from these
         _check_array(name, getattr(rollout, name), rows, np.bool_)
     ended = (int(np.count_nonzero(rollout.ends)),)
-    size = (spec.observation.size,)
+    row, row_dtype = spec.observation.row_shape, spec.observation.row_dtype
     expected: dict[str, tuple[tuple[int, ...], Any]] = {
-        "observations": (rows + size, np.float32),
+        "observations": (rows + row, row_dtype),
         "actions": (rows + spec.action.row_shape, spec.action.wire_dtype),
         "log_probs": (rows, np.float32),
         "rewards": (rows, np.float32),
         "terminated": (rows, np.bool_),
         "truncated": (rows, np.bool_),
         "valid": (rows, np.bool_),
-        "final_observations": (ended + size, np.float32),
-        "last_observations": ((n, *size), np.float32),
+        "final_observations": (ended + row, row_dtype),
+        "last_observations": ((n, *row), row_dtype),
+        "frames_before": ((n, spec.frame_stack - 1, *row), row_dtype),
+        "memory": ((n, spec.network.state_size), np.float32),
         "discounted_returns": ((n,), np.float64),
         "episode_returns": (ended, np.float32),
         "episode_lengths": (ended, np.int32),

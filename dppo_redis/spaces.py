@@ -1,153 +1,240 @@
-"""Which observation and action spaces are supported, as plain frozen values.
+"""Observation spaces as plain frozen values: what a row of observations is on the wire.
 
-The only reader of gymnasium's space objects. What is not listed here is refused by name, before a
-run starts. On the wire an action is what the network chose: the category index counted from 0, or
-the raw (unclipped) vector; `to_environment` turns it into what the environment accepts.
+With `actions.py` the only reader of gymnasium's space objects. A space is a list of named fields in a
+fixed order, so that no order of keys can swap two features. A row is one numpy item: of the field's
+dtype and shape where there is one field, else of a structured dtype with one member for each.
 """
 
+import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from dppo_redis.errors import ConfigurationError
 
 Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
+Kind = Literal["vector", "image", "binary", "categories", "mask"]
+Path = tuple[str | int, ...]
+
+SUPPORTED = "Box of any shape, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
+_WIRE_DTYPES = {"image": np.uint8, "binary": np.uint8, "mask": np.uint8, "categories": np.int32}
+_BYTES = ("uint8", "bool")
+
+
+class MaskSpace(MultiBinary):
+    """Which actions are allowed; stands beside the observation where the environment says so."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One named part of an observation."""
+
+    path: Path  # keys and indices that lead to it; () is the observation itself
+    kind: Kind
+    shape: tuple[int, ...]  # on the wire: [size]; an image keeps the environment's axes
+    dtype: str  # of the environment
+    sizes: tuple[int, ...] = ()  # of categories: how many there are
+    starts: tuple[int, ...] = ()  # of categories: the number of the first one in the environment
+    high: float = 1.0  # of an image: what becomes 1.0
+
+    @property
+    def name(self) -> str:
+        """`position`, or `robot.arm.0` for what is nested."""
+        return ".".join(map(str, self.path)) or "observation"
+
+    @property
+    def wire_dtype(self) -> np.dtype[Any]:
+        """Bytes stay bytes; every other number travels as float32, a category as its index from 0."""
+        if self.kind == "vector":
+            return np.dtype(np.uint8 if self.dtype in _BYTES else np.float32)
+        return np.dtype(_WIRE_DTYPES[self.kind])
+
+    @property
+    def features(self) -> int:
+        """How many numbers a network reads of it, images and masks aside."""
+        if self.kind == "categories":
+            return sum(self.sizes)
+        return math.prod(self.shape) if self.kind in ("vector", "binary") else 0
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(channels, height, width); the channels are the shorter of the first and the last axis."""
+        if len(self.shape) == 2:
+            return (1, *self.shape)
+        first, middle, last = self.shape
+        return (first, middle, last) if self.channels_first else (last, first, middle)
+
+    @property
+    def channels_first(self) -> bool:
+        return len(self.shape) == 2 or self.shape[0] < self.shape[-1]
+
+    def read(self, observation: Any, lead: tuple[int, ...]) -> Array:
+        """The field of an observation of the environment, [*lead, *shape]."""
+        value = observation
+        for step in self.path:
+            value = value[step]
+        array = np.asarray(value)
+        if self.starts:
+            array = array.reshape(*lead, *self.shape) - np.asarray(self.starts)
+        return array.astype(self.wire_dtype, copy=False).reshape(*lead, *self.shape)
 
 
 @dataclass(frozen=True)
 class ObservationSpec:
-    """A vector observation; the network reads it as float32 of shape (size,)."""
+    """What a row of observations holds."""
 
-    size: int
-    dtype: str  # of the environment; what travels is float32
+    fields: tuple[Field, ...]
 
-
-@dataclass(frozen=True)
-class DiscreteSpec:
-    """`n` categories; the environment numbers them from `start`."""
-
-    n: int
-    start: int
+    @staticmethod
+    def vector(size: int, dtype: str = "float32") -> "ObservationSpec":
+        """A plain vector."""
+        return ObservationSpec((Field((), "vector", (size,), dtype),))
 
     @property
-    def outputs(self) -> int:
-        """Width of the policy head."""
-        return self.n
+    def is_plain(self) -> bool:
+        """Whether a row is one field and nothing else."""
+        return len(self.fields) == 1
 
-    @property
+    @cached_property
+    def is_floats(self) -> bool:
+        """Whether a row is a plain vector of float32: what a network reads as it is."""
+        return self.is_plain and self.fields[0].kind == "vector" and self.row_dtype == np.float32
+
+    @cached_property
+    def row_dtype(self) -> np.dtype[Any]:
+        if self.is_plain:
+            return self.fields[0].wire_dtype
+        return np.dtype([(field.name, field.wire_dtype, field.shape) for field in self.fields])
+
+    @cached_property
     def row_shape(self) -> tuple[int, ...]:
-        """Shape of one action on the wire."""
-        return ()
+        return self.fields[0].shape if self.is_plain else ()
 
     @property
-    def wire_dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.int64)
+    def row_bytes(self) -> int:
+        return self.row_dtype.itemsize * math.prod(self.row_shape)
 
-    def to_environment(self, actions: Array) -> Array:
-        """Category indices [N] to the environment's own numbers [N]."""
-        return actions + self.start if self.start else actions
+    @cached_property
+    def moments(self) -> int:
+        """How many features the normaliser keeps statistics of: the vectors, which come first."""
+        return sum(field.features for field in self.fields if field.kind == "vector")
 
-    def contains(self, actions: Array) -> bool:
-        """Whether all indices are in range."""
-        return bool(((actions >= 0) & (actions < self.n)).all())
-
-
-@dataclass(frozen=True)
-class BoxSpec:
-    """A continuous action of any shape, flattened; bounds may be infinite."""
-
-    shape: tuple[int, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    dtype: str
+    @cached_property
+    def size(self) -> int:
+        """All features of one row, images and masks aside."""
+        return sum(field.features for field in self.fields)
 
     @property
-    def outputs(self) -> int:
-        """Width of the policy head: one mean per dimension."""
-        return len(self.low)
+    def images(self) -> tuple[Field, ...]:
+        return tuple(field for field in self.fields if field.kind == "image")
 
     @property
-    def row_shape(self) -> tuple[int, ...]:
-        """Shape of one action on the wire."""
-        return (len(self.low),)
+    def masked(self) -> bool:
+        """Whether rows say which actions are allowed."""
+        return any(field.kind == "mask" for field in self.fields)
 
-    @property
-    def wire_dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.float32)
+    def pack(self, observation: Any, lead: tuple[int, ...] = ()) -> Array:
+        """Observations as the environment gives them to rows [*lead, *row_shape]."""
+        if self.is_floats and not self.fields[0].path:
+            return np.asarray(observation, np.float32).reshape(*lead, *self.row_shape)
+        if self.is_plain:
+            return self.fields[0].read(observation, lead)
+        rows = np.empty(lead, self.row_dtype)
+        for field in self.fields:
+            rows[field.name] = field.read(observation, lead)
+        return rows
 
-    def to_environment(self, actions: Array) -> Array:
-        """Raw actions [N, A] to clipped actions [N, *shape]; the raw ones are what is trained on."""
-        clipped = np.clip(actions, np.asarray(self.low, self.dtype), np.asarray(self.high, self.dtype))
-        return clipped.astype(self.dtype, copy=False).reshape(len(actions), *self.shape)
+    def part(self, rows: Array, field: Field) -> Array:
+        """One field of rows, [..., *field.shape]; a view."""
+        part: Array = rows if self.is_plain else rows[field.name]
+        return part
 
-    def contains(self, actions: Array) -> bool:
-        """Whether all raw actions are finite; they may exceed the bounds."""
-        return bool(np.isfinite(actions).all())
+    def nonfinite(self, rows: Array) -> str | None:
+        """The first field that holds a number that is not finite."""
+        for field in self.fields:
+            if field.wire_dtype.kind == "f" and not np.isfinite(self.part(rows, field)).all():
+                return field.name
+        return None
 
+    def outside(self, rows: Array) -> str | None:
+        """The first field that holds a category or a flag that its space does not have."""
+        for field in self.fields:
+            part = self.part(rows, field)
+            if field.kind == "categories" and not ((part >= 0) & (part < np.asarray(field.sizes))).all():
+                return field.name
+            if field.kind in ("binary", "mask") and (part > 1).any():
+                return field.name
+        return None
 
-ActionSpec = DiscreteSpec | BoxSpec
+    def to_json(self) -> list[dict[str, Any]]:
+        """Plain values."""
+        return [asdict(field) for field in self.fields]
+
+    @staticmethod
+    def from_json(values: list[dict[str, Any]]) -> "ObservationSpec":
+        """Inverse of `to_json`."""
+        lists = ("path", "shape", "sizes", "starts")
+        return ObservationSpec(
+            tuple(Field(**{**field, **{name: tuple(field[name]) for name in lists}}) for field in values)
+        )
 
 
 def describe_observations(space: gymnasium.Space[Any]) -> ObservationSpec:
-    """Describe a vector observation space.
+    """Describe an observation space.
 
     Raises:
-        ConfigurationError: any other space, by its name.
+        ConfigurationError: a space that is not supported, by its name.
     """
-    if not isinstance(space, gymnasium.spaces.Box):
-        raise ConfigurationError(
-            f"observation space {space} is not supported: this release takes Box vectors"
-        )
-    if len(space.shape) != 1 or space.shape[0] == 0:
-        raise ConfigurationError(
-            f"observation space {space} is not supported: this release takes Box vectors "
-            f"of one dimension, not shape {space.shape}"
-        )
-    return ObservationSpec(size=space.shape[0], dtype=str(space.dtype))
+    fields = tuple(_describe(space, ()))
+    if not any(field.features or field.kind == "image" for field in fields):
+        raise ConfigurationError(f"observation space {space} holds nothing to observe")
+    names = [field.name for field in fields]
+    if len(set(names)) != len(names):
+        raise ConfigurationError(f"observation space {space} has two parts of one name: {sorted(names)}")
+    return ObservationSpec(fields)
 
 
-def describe_actions(space: gymnasium.Space[Any]) -> ActionSpec:
-    """Describe a Discrete or Box action space.
-
-    Raises:
-        ConfigurationError: any other space, by its name.
-    """
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return DiscreteSpec(n=int(space.n), start=int(space.start))
-    if isinstance(space, gymnasium.spaces.Box) and space.dtype is not None:
-        if not np.issubdtype(space.dtype, np.floating):
-            raise ConfigurationError(f"action space {space} is not supported: a Box of {space.dtype}")
-        if np.isnan(space.low).any() or np.isnan(space.high).any() or (space.low > space.high).any():
-            raise ConfigurationError(f"action space {space} has bounds that no action can meet")
-        low, high = space.low.reshape(-1).tolist(), space.high.reshape(-1).tolist()
-        if not low:
-            raise ConfigurationError(f"action space {space} has no dimension")
-        return BoxSpec(shape=space.shape, low=tuple(low), high=tuple(high), dtype=str(space.dtype))
-    raise ConfigurationError(f"action space {space} is not supported: this release takes Discrete and Box")
+def _describe(space: gymnasium.Space[Any], path: Path) -> Iterator[Field]:
+    if isinstance(space, Dict):
+        for key in sorted(space.spaces):
+            yield from _describe(space.spaces[key], (*path, key))
+    elif isinstance(space, Tuple):
+        for index, part in enumerate(space.spaces):
+            yield from _describe(part, (*path, index))
+    else:
+        yield _describe_part(space, path)
 
 
-def action_spec_to_json(spec: ActionSpec) -> dict[str, Any]:
-    """Plain values of an action space; infinite bounds become None, as JSON has no infinity."""
-    values: dict[str, Any] = {"kind": type(spec).__name__.removesuffix("Spec").lower(), **asdict(spec)}
-    if isinstance(spec, BoxSpec):
-        values["shape"] = list(spec.shape)
-        values["low"] = [x if np.isfinite(x) else None for x in spec.low]
-        values["high"] = [x if np.isfinite(x) else None for x in spec.high]
-    return values
-
-
-def action_spec_from_json(values: dict[str, Any]) -> ActionSpec:
-    """Inverse of `action_spec_to_json`."""
-    if values["kind"] == "discrete":
-        return DiscreteSpec(n=values["n"], start=values["start"])
-    return BoxSpec(
-        shape=tuple(values["shape"]),
-        low=tuple(-np.inf if x is None else x for x in values["low"]),
-        high=tuple(np.inf if x is None else x for x in values["high"]),
-        dtype=values["dtype"],
+def _describe_part(space: gymnasium.Space[Any], path: Path) -> Field:
+    if isinstance(space, MaskSpace):
+        return Field(path, "mask", (math.prod(space.shape),), "int8")
+    if isinstance(space, MultiBinary):
+        return Field(path, "binary", (math.prod(space.shape),), str(space.dtype))
+    if isinstance(space, Discrete):
+        return Field(path, "categories", (1,), str(space.dtype), (int(space.n),), (int(space.start),))
+    if isinstance(space, MultiDiscrete):
+        nvec, start = space.nvec.reshape(-1).tolist(), space.start.reshape(-1).tolist()
+        return Field(path, "categories", (len(nvec),), str(space.dtype), tuple(nvec), tuple(start))
+    if isinstance(space, Box) and math.prod(space.shape) > 0 and np.dtype(space.dtype).kind in "fiub":
+        return _describe_box(space, path)
+    where = f" (part {'.'.join(map(str, path))})" if path else ""
+    raise ConfigurationError(
+        f"observation space {space}{where} is not supported: there are {SUPPORTED}; "
+        "a wrapper such as gymnasium's FilterObservation may drop or change a part"
     )
+
+
+def _describe_box(space: Box, path: Path) -> Field:
+    """Bytes of two or three axes are an image; everything else is a vector."""
+    dtype = str(space.dtype)
+    if dtype in _BYTES and len(space.shape) in (2, 3):
+        return Field(path, "image", space.shape, dtype, high=float(max(1, space.high.max())))
+    return Field(path, "vector", (math.prod(space.shape),), dtype)

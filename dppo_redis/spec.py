@@ -9,54 +9,77 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, cast
 
+from dppo_redis.actions import ActionSpec
 from dppo_redis.config import EnvValue, RunConfig
 from dppo_redis.errors import ConfigurationError
-from dppo_redis.spaces import (
-    ActionSpec,
-    ObservationSpec,
-    action_spec_from_json,
-    action_spec_to_json,
-)
+from dppo_redis.spaces import ObservationSpec
 
-WIRE_SCHEMA = 1  # changes when the layout of a rollout or of the weights changes
+WIRE_SCHEMA = 2  # changes when the layout of a rollout or of the weights changes
+
+
+@dataclass(frozen=True)
+class EnvironmentSource:
+    """How to build a run's environment."""
+
+    env_id: str
+    env_kwargs: dict[str, EnvValue] = field(default_factory=dict)
+    wrappers: tuple[str, ...] = ()  # outermost last
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """The networks of a run."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    activation: Literal["tanh", "relu"] = "tanh"
+    memory: Literal["none", "lstm", "gru"] = "none"
+    memory_size: int = 64
+    custom: str | None = None  # module:Class
+
+    @property
+    def state_size(self) -> int:
+        """Numbers that an actor carries from step to step: cell and output of an LSTM, output of a GRU."""
+        return {"none": 0, "lstm": 2, "gru": 1}[self.memory] * self.memory_size
 
 
 @dataclass(frozen=True)
 class Spec:
     """Environment, spaces, rollout length, network and wire schema of a run."""
 
-    env_id: str
-    env_kwargs: dict[str, EnvValue]
+    environment: EnvironmentSource
     observation: ObservationSpec
     action: ActionSpec
     rollout_steps: int  # T
-    hidden: tuple[int, ...]
-    activation: Literal["tanh", "relu"]
+    network: NetworkSpec = NetworkSpec()
+    frame_stack: int = 1
     normalise_observations: bool = False
     return_discount: float | None = None  # of the running return that actors carry; None: not carried
     wire_schema: int = WIRE_SCHEMA
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, in a form that has one text."""
-        values = asdict(self)
-        values["hidden"] = list(self.hidden)
-        values["action"] = action_spec_to_json(self.action)
-        return values
+        values = {name: value for name, value in vars(self).items() if name not in _PARTS}
+        source, network = asdict(self.environment), asdict(self.network)
+        return {
+            **values,
+            "environment": {**source, "wrappers": list(self.environment.wrappers)},
+            "observation": self.observation.to_json(),
+            "action": self.action.to_json(),
+            "network": {**network, "hidden": list(self.network.hidden)},
+        }
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> "Spec":
         """Inverse of `to_json`."""
+        environment, network = dict(values["environment"]), dict(values["network"])
+        environment["wrappers"] = tuple(environment["wrappers"])
+        network["hidden"] = tuple(network["hidden"])
         return Spec(
-            env_id=values["env_id"],
-            env_kwargs=values["env_kwargs"],
-            observation=ObservationSpec(**values["observation"]),
-            action=action_spec_from_json(values["action"]),
-            rollout_steps=values["rollout_steps"],
-            hidden=tuple(values["hidden"]),
-            activation=values["activation"],
-            normalise_observations=values["normalise_observations"],
-            return_discount=values["return_discount"],
-            wire_schema=values["wire_schema"],
+            **{name: value for name, value in values.items() if name not in _PARTS},
+            environment=EnvironmentSource(**environment),
+            observation=ObservationSpec.from_json(values["observation"]),
+            action=ActionSpec.from_json(values["action"]),
+            network=NetworkSpec(**network),
         )
 
     def digest(self) -> str:
@@ -73,6 +96,9 @@ class Spec:
             for name in mine
             if json.dumps(mine[name], sort_keys=True) != json.dumps(theirs[name], sort_keys=True)
         ]
+
+
+_PARTS = ("environment", "observation", "action", "network")
 
 
 @dataclass(frozen=True)
@@ -126,18 +152,22 @@ class RunDescription:
             raise ConfigurationError(f"the run's spec key is unreadable: {error!r}") from error
 
 
+def source_of(config: RunConfig) -> EnvironmentSource:
+    """The environment that `config` asks for."""
+    return EnvironmentSource(config.env_id, dict(config.env_kwargs), config.wrappers)
+
+
 def describe_run(
     config: RunConfig, observation: ObservationSpec, action: ActionSpec, rollout_steps: int
 ) -> RunDescription:
     """The description that a learner publishes for `config`."""
     spec = Spec(
-        env_id=config.env_id,
-        env_kwargs=dict(config.env_kwargs),
+        environment=source_of(config),
         observation=observation,
         action=action,
         rollout_steps=rollout_steps,
-        hidden=config.network.hidden,
-        activation=config.network.activation,
+        network=NetworkSpec(**config.network.model_dump()),
+        frame_stack=config.frame_stack,
         normalise_observations=config.ppo.normalise_observations,
         return_discount=config.ppo.gamma if config.ppo.normalise_returns else None,
     )

@@ -6,6 +6,7 @@ from dppo_redis.spaces import FloatArray
 
 NORMALISER_MEAN = "normaliser.mean"
 NORMALISER_INVERSE_STD = "normaliser.inverse_std"
+_NORMALISER = (NORMALISER_MEAN, NORMALISER_INVERSE_STD)
 
 
 @dataclass(frozen=True)
@@ -31,3 +32,7 @@ class Weights:
     @property
     def id(self) -> WeightsId:
         return WeightsId(self.epoch, self.version)
+
+    def network_arrays(self) -> dict[str, FloatArray]:
+        """The network's parameters, without the normaliser."""
+        return {name: x for name, x in self.arrays.items() if name not in _NORMALISER}

@@ -2,7 +2,8 @@
 
 A message is one msgpack map: `schema` first, then named values. An array is
 [dtype code, shape, bytes] in native little-endian C order, with dtypes from a fixed list, so no
-byte from outside is ever interpreted as code. Nothing is pickled. Every damage is a `WireError`.
+byte from outside is ever interpreted as code; rows of several fields travel as bytes, and the
+run's spec says what they are. Nothing is pickled. Every damage is a `WireError`.
 """
 
 import hashlib
@@ -17,9 +18,9 @@ import msgpack
 import numpy as np
 
 from dppo_redis.errors import WireError
-from dppo_redis.rollout import ARRAY_NAMES, Rollout
+from dppo_redis.rollout import ARRAY_NAMES, OBSERVATION_NAMES, Rollout
 from dppo_redis.spaces import Array
-from dppo_redis.spec import WIRE_SCHEMA
+from dppo_redis.spec import WIRE_SCHEMA, Spec
 from dppo_redis.weights import Weights
 
 MAX_PAYLOAD_BYTES = 128 * 2**20  # below Redis' own 512 MiB; a comfortable rollout is about 1 MiB
@@ -48,7 +49,7 @@ def encode_rollout(rollout: Rollout) -> bytes:
     return _pack({name: getattr(rollout, name) for name in ARRAY_NAMES}, {})
 
 
-def decode_rollout(payload: bytes) -> Rollout:
+def decode_rollout(payload: bytes, spec: Spec) -> Rollout:
     """Unpack a rollout; its arrays are read-only views of `payload`. Values are not checked here.
 
     Raises:
@@ -57,7 +58,17 @@ def decode_rollout(payload: bytes) -> Rollout:
     arrays, _ = _unpack(payload)
     if set(arrays) != set(ARRAY_NAMES):
         raise WireError("undecodable", f"a rollout has other arrays than {sorted(arrays)}")
+    for name in OBSERVATION_NAMES:
+        arrays[name] = _as_rows(arrays[name], spec.observation.row_dtype)
+    arrays["actions"] = _as_rows(arrays["actions"], spec.action.wire_dtype)
     return Rollout(**arrays)
+
+
+def _as_rows(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Bytes [..., B] as the rows [...] of several fields that they are; anything else as it is."""
+    if dtype.names is None or array.dtype != np.uint8 or array.shape[-1:] != (dtype.itemsize,):
+        return array
+    return array.view(dtype)[..., 0]
 
 
 _WEIGHTS_SCALARS = ("epoch", "version", "update", "trained_steps", "env_steps", "spec")
@@ -112,10 +123,14 @@ def _pack_array(name: str, array: Array) -> list[Any]:
     if array.ndim > MAX_DIMENSIONS:
         raise WireError("shape", f"{name} has {array.ndim} dimensions, the limit is {MAX_DIMENSIONS}")
     native = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    shape = list(array.shape)
+    if native.dtype.names is not None and not native.dtype.hasobject:
+        shape.append(native.dtype.itemsize)
+        native = native.reshape(-1).view(np.uint8)
     code = _CODES.get(native.dtype)
     if code is None:
         raise WireError("dtype", f"{name} is {array.dtype}, which does not travel")
-    return [code, list(array.shape), native.reshape(-1).view(np.uint8).data]
+    return [code, shape, native.reshape(-1).view(np.uint8).data]
 
 
 def _unpack(payload: bytes) -> tuple[dict[str, Array], dict[str, Any]]:

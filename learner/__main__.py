@@ -25,7 +25,7 @@ from dppo_redis.registry import Registry
 from dppo_redis.rollout_stream import Entry, RolloutConsumer
 from dppo_redis.run_store import RunStore
 from dppo_redis.shutdown import StopRequest, run_service
-from dppo_redis.spec import RunDescription, describe_run
+from dppo_redis.spec import RunDescription, describe_run, source_of
 from learner.authority import Authority
 from learner.build import build_ppo
 from learner.checkpoint import Checkpoints
@@ -63,7 +63,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     torch.set_num_threads(options.threads)
     url = find_url(options.redis)
     config = load_toml(options.run_dir / "config.toml")
-    spaces = inspect(config.env_id, config.env_kwargs)
+    spaces = inspect(source_of(config), use_mask=config.use_action_mask)
     derived = derive(config, spaces.observation, spaces.action)
     description = describe_run(config, spaces.observation, spaces.action, derived.rollout_steps)
     client = connect(url, f"dppo-learner-{options.run}")

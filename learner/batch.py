@@ -4,13 +4,15 @@ All rollouts of a run have the same T, so they stack along the environments, wha
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from dppo_redis.networks import Inputs, Sequences
+from dppo_redis.policy import Actions
 from dppo_redis.rollout import Rollout
 from dppo_redis.spaces import Array, BoolArray, FloatArray
 
@@ -19,15 +21,17 @@ from dppo_redis.spaces import Array, BoolArray, FloatArray
 class Batch:
     """The rollouts of one update, [T, N] with N summed over them."""
 
-    observations: FloatArray  # [T, N, O]
-    actions: Array  # [T, N] or [T, N, A]
+    observations: Array  # [T, N, *row], single frames
+    actions: Array  # [T, N, *row]
     log_probs: FloatArray  # [T, N]
     rewards: FloatArray  # [T, N]
     terminated: BoolArray  # [T, N]
     truncated: BoolArray  # [T, N]
     valid: BoolArray  # [T, N]
-    final_observations: FloatArray  # [E, O], of the ended rows of the stacked arrays, in row order
-    last_observations: FloatArray  # [N, O]
+    final_observations: Array  # [E, *row], of the ended rows of the stacked arrays, in row order
+    last_observations: Array  # [N, *row]
+    frames_before: Array  # [N, k - 1, *row]
+    memory: FloatArray  # [N, S]
     discounted_returns: npt.NDArray[np.float64]  # [N], running ones before the first step
     episode_returns: FloatArray  # [E], in order of arrival
     staleness: npt.NDArray[np.int64]  # [N], updates, of the rollout that each column came in
@@ -46,8 +50,8 @@ class Batch:
 def stack(rollouts: Sequence[Rollout], staleness: Sequence[int] | None = None) -> Batch:
     """Copy rollouts, in the order given, into one batch; all of staleness 0 where none is given."""
 
-    def side_by_side(name: str) -> Array:
-        return np.concatenate([getattr(rollout, name) for rollout in rollouts], axis=1)
+    def side_by_side(name: str, axis: int = 1) -> Array:
+        return np.concatenate([getattr(rollout, name) for rollout in rollouts], axis=axis)
 
     return Batch(
         observations=side_by_side("observations"),
@@ -58,16 +62,18 @@ def stack(rollouts: Sequence[Rollout], staleness: Sequence[int] | None = None) -
         truncated=side_by_side("truncated"),
         valid=side_by_side("valid"),
         final_observations=_final_observations(rollouts),
-        last_observations=np.concatenate([rollout.last_observations for rollout in rollouts]),
-        discounted_returns=np.concatenate([rollout.discounted_returns for rollout in rollouts]),
-        episode_returns=np.concatenate([rollout.episode_returns for rollout in rollouts]),
+        last_observations=side_by_side("last_observations", axis=0),
+        frames_before=side_by_side("frames_before", axis=0),
+        memory=side_by_side("memory", axis=0),
+        discounted_returns=side_by_side("discounted_returns", axis=0),
+        episode_returns=side_by_side("episode_returns", axis=0),
         staleness=np.repeat(
             np.asarray(staleness or [0] * len(rollouts)), [r.rewards.shape[1] for r in rollouts]
         ),
     )
 
 
-def _final_observations(rollouts: Sequence[Rollout]) -> FloatArray:
+def _final_observations(rollouts: Sequence[Rollout]) -> Array:
     """Each rollout's final observations are in its own row order; bring them into the batch's."""
     offsets = np.cumsum([0] + [rollout.rewards.shape[1] for rollout in rollouts])
     steps, places = [], []
@@ -76,55 +82,59 @@ def _final_observations(rollouts: Sequence[Rollout]) -> FloatArray:
         steps.append(t)
         places.append(n + offset)
     order = np.lexsort((np.concatenate(places), np.concatenate(steps)))
-    result: FloatArray = np.concatenate([rollout.final_observations for rollout in rollouts])[order]
+    result: Array = np.concatenate([rollout.final_observations for rollout in rollouts])[order]
     return result
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Valid rows of a batch as tensors; every per-row quantity has shape [B]."""
+    """Rows of a batch as tensors; every per-row quantity has shape [B].
 
-    observations: Tensor  # [B, O]
-    actions: Tensor  # [B] or [B, A]
+    Those of a network with a memory are whole columns, (t, n) in row t N + n, dummy rows included.
+    """
+
+    inputs: Inputs
+    actions: Actions
     log_probs: Tensor  # [B]
     advantages: Tensor  # [B]
     returns: Tensor  # [B]
     values: Tensor  # [B], of the critic before the update
+    valid: Tensor  # [B] bool
 
     def __len__(self) -> int:
-        return len(self.observations)
+        return len(self.log_probs)
 
     def take(self, index: Tensor | slice) -> "Rows":
         """The rows at `index`; a slice gives views."""
         return Rows(
-            self.observations[index],
-            self.actions[index],
+            self.inputs.take(index),
+            self.actions.take(index),
             self.log_probs[index],
             self.advantages[index],
             self.returns[index],
             self.values[index],
+            self.valid[index],
         )
-
-
-def valid_rows(batch: Batch, advantages: FloatArray, values: FloatArray, device: torch.device) -> Rows:
-    """Flatten a batch to its valid rows; this is where data moves to the device."""
-
-    def to_device(array: Array) -> Tensor:
-        return torch.from_numpy(array[batch.valid]).to(device)
-
-    return Rows(
-        observations=to_device(batch.observations),
-        actions=to_device(batch.actions),
-        log_probs=to_device(batch.log_probs),
-        advantages=to_device(advantages),
-        returns=to_device(advantages + values),
-        values=to_device(values),
-    )
 
 
 def minibatches(rows: Rows, size: int, generator: torch.Generator) -> Iterator[Rows]:
     """One pass over all rows in random order; the last minibatch may be short, never empty."""
-    order = torch.randperm(len(rows), generator=generator).to(rows.observations.device)
+    sequences = rows.inputs.sequences
+    if sequences is not None:
+        yield from _columns(rows, sequences, size, generator)
+        return
+    order = torch.randperm(len(rows), generator=generator).to(rows.log_probs.device)
     shuffled = rows.take(order)
     for start in range(0, len(rows), size):
         yield shuffled.take(slice(start, start + size))
+
+
+def _columns(rows: Rows, sequences: Sequences, size: int, generator: torch.Generator) -> Iterator[Rows]:
+    """Minibatches of whole columns, so that the memory is unrolled as it was when acting."""
+    steps, count = sequences.starts.shape
+    order = torch.randperm(count, generator=generator).to(rows.log_probs.device)
+    times = torch.arange(steps, device=order.device).unsqueeze(1) * count
+    for columns in torch.split(order, max(1, size // steps)):
+        some = rows.take((times + columns).flatten())
+        here = Sequences(sequences.starts[:, columns], sequences.state[columns])
+        yield replace(some, inputs=some.inputs.with_sequences(here))

@@ -12,9 +12,14 @@ from learner.ppo_update import PpoUpdate
 def build_ppo(config: RunConfig, description: RunDescription, update_epochs: int) -> PpoUpdate:
     """Network and optimiser, seeded; the serial baseline builds the same."""
     torch.manual_seed(config.seed)
-    spec = description.spec
-    model = ActorCritic(spec.observation.size, spec.action, spec.hidden, spec.activation)
-    return PpoUpdate(model, config.ppo, update_epochs, config.seed, pick_device(config.device))
+    return PpoUpdate(
+        ActorCritic(description.spec),
+        description.spec,
+        config.ppo,
+        update_epochs,
+        config.seed,
+        pick_device(config.device),
+    )
 
 
 def pick_device(name: str) -> torch.device:

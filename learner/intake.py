@@ -189,7 +189,7 @@ class Intake:
             raise WireError("header", "no field payload")
         if checksum(payload) != header.crc:
             raise WireError("crc", "the payload does not match its crc")
-        rollout = decode_rollout(payload)
+        rollout = decode_rollout(payload, self._spec)
         validate(rollout, self._spec)
         if rollout.steps != header.steps or header.steps == 0:
             raise WireError("header", f"{header.steps} steps claimed, {rollout.steps} valid rows")

@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 
 from dppo_redis.config import PpoConfig
-from dppo_redis.normaliser import CLIP, RunningMoments, discounted_returns, normalise
-from dppo_redis.policy import ActorCritic
-from dppo_redis.spaces import FloatArray
+from dppo_redis.features import Normaliser, episode_starts, observed, push_frame, stack_frames
+from dppo_redis.networks import Inputs, Sequences, to_inputs
+from dppo_redis.normaliser import CLIP, RunningMoments, discounted_returns
+from dppo_redis.policy import ActorCritic, to_actions
+from dppo_redis.spaces import Array, BoolArray, FloatArray
+from dppo_redis.spec import Spec
 from dppo_redis.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN
 from learner.advantages import gae, successor_values
-from learner.batch import Batch, Rows, minibatches, valid_rows
+from learner.batch import Batch, Rows, minibatches
 from learner.ppo_loss import Loss, ppo_loss
 
 
@@ -78,9 +81,16 @@ class PpoUpdate:
     """The network, its optimiser and the order of minibatches."""
 
     def __init__(
-        self, model: ActorCritic, ppo: PpoConfig, update_epochs: int, seed: int, device: torch.device
+        self,
+        model: ActorCritic,
+        spec: Spec,
+        ppo: PpoConfig,
+        update_epochs: int,
+        seed: int,
+        device: torch.device,
     ) -> None:
-        self.model = model.to(device)
+        self.model = model.to(device).eval()
+        self.spec = spec
         self.ppo = ppo
         self.update_epochs = update_epochs
         self.device = device
@@ -88,18 +98,18 @@ class PpoUpdate:
             model.parameters(), lr=ppo.learning_rate, eps=ppo.adam_epsilon, fused=True
         )
         self.generator = torch.Generator().manual_seed(seed)
-        self.observation_moments = RunningMoments.empty(model.observation_size)
+        self.observation_moments = RunningMoments.empty(spec.observation.moments)
         self.return_moments = RunningMoments.empty(1)
 
     def acting_arrays(self) -> dict[str, FloatArray]:
         """What a publication holds: the policy, and the normaliser it was trained with."""
         arrays = self.model.acting_arrays()
         if self.ppo.normalise_observations:
-            mean, inverse_std = self._normaliser()
+            mean, inverse_std = self._moments()
             arrays |= {NORMALISER_MEAN: mean, NORMALISER_INVERSE_STD: inverse_std}
         return arrays
 
-    def _normaliser(self) -> tuple[FloatArray, FloatArray]:
+    def _moments(self) -> Normaliser:
         moments = self.observation_moments
         return moments.mean.astype(np.float32), moments.inverse_std.astype(np.float32)
 
@@ -110,14 +120,14 @@ class PpoUpdate:
         weights' own actors saw, so that fresh data has ratio 1.
         """
         schedule = self._schedule(progress)
-        raw = batch
-        batch = self._normalise(batch)
+        batch = self._scale_rewards(batch)
         rows = self._rows(batch)
         ratio_error = self._ratio_error(batch, rows)
         explained = _explained_variance(rows) if len(rows) else 0.0
         tally = self._passes(rows, schedule)
         if self.ppo.normalise_observations:
-            self.observation_moments = self.observation_moments.merge(raw.observations[raw.valid])
+            seen = observed(self.spec.observation, batch.observations[batch.valid])
+            self.observation_moments = self.observation_moments.merge(seen)
         policy_loss, value_loss, entropy, approx_kl, clip_fraction = tally.means().tolist()
         return UpdateReport(
             policy_loss=policy_loss,
@@ -144,16 +154,8 @@ class PpoUpdate:
                 break
         return total
 
-    def _normalise(self, batch: Batch) -> Batch:
-        """Observations as the network sees them, and rewards in units of the return's spread."""
-        if self.ppo.normalise_observations:
-            mean, inverse_std = self._normaliser()
-            batch = replace(
-                batch,
-                observations=normalise(batch.observations, mean, inverse_std),
-                last_observations=normalise(batch.last_observations, mean, inverse_std),
-                final_observations=normalise(batch.final_observations, mean, inverse_std),
-            )
+    def _scale_rewards(self, batch: Batch) -> Batch:
+        """Rewards in units of the return's spread, if the run normalises returns."""
         if self.ppo.normalise_returns:
             returns, _ = discounted_returns(
                 batch.discounted_returns, batch.rewards, batch.ends, batch.valid, self.ppo.gamma
@@ -175,16 +177,27 @@ class PpoUpdate:
             group["lr"] = schedule.learning_rate
         return schedule
 
-    @torch.no_grad()
-    def _values(self, observations: FloatArray) -> FloatArray:
-        values: FloatArray = self.model.values(torch.from_numpy(observations).to(self.device)).cpu().numpy()
-        return values
+    def _inputs(self, rows: Array) -> Inputs:
+        """Rows [B, k, ...] of stacked frames as the network reads them."""
+        spec = self.spec
+        if spec.frame_stack == 1:
+            rows = rows[:, 0]
+        normaliser = self._moments() if self.ppo.normalise_observations else None
+        return to_inputs(spec.observation, rows, spec.frame_stack, normaliser, self.device)
 
     def _rows(self, batch: Batch) -> Rows:
-        """Values by the current critic, then advantages; one forward for all observations."""
+        """Values by the current critic, then advantages: everything of a batch that is trained on."""
+        starts = episode_starts(batch.ends, batch.valid)
+        frames = stack_frames(batch.observations, batch.frames_before, starts)
+        last = push_frame(frames[-1], batch.last_observations)
+        final = push_frame(frames[batch.ends], batch.final_observations)
         t, n = batch.rewards.shape
-        flat = batch.observations.reshape(t * n, -1)
-        values = self._values(np.concatenate([flat, batch.last_observations, batch.final_observations]))
+        inputs = self._inputs(frames.reshape(t * n, *frames.shape[2:]))
+        if self.model.memory is not None:
+            memory = Sequences(self._to_device(starts), self._to_device(batch.memory))
+            inputs = inputs.with_sequences(memory)
+        bootstrap = self._inputs(np.concatenate([last, final]))
+        values = self._values(inputs, bootstrap, batch.ends)
         state_values = values[: t * n].reshape(t, n)
         successors = successor_values(
             state_values,
@@ -201,19 +214,50 @@ class PpoUpdate:
             self.ppo.gamma,
             self.ppo.gae_lambda,
         )
-        return valid_rows(batch, advantages, state_values, self.device)
+        rows = self._as_rows(batch, inputs, advantages, state_values)
+        return rows if inputs.sequences is not None else rows.take(rows.valid)
+
+    @torch.no_grad()
+    def _values(self, inputs: Inputs, bootstrap: Inputs, ends: BoolArray) -> FloatArray:
+        """Values [T N + N + E]: of all rows, of the observations after the last, of the final ones."""
+        if inputs.sequences is not None:
+            states = self.model.states(inputs)  # [T, N, S]
+            after = torch.cat([states[-1], states[torch.from_numpy(ends).to(self.device)]])
+            none = torch.zeros((1, len(after)), dtype=torch.bool, device=self.device)
+            bootstrap = bootstrap.with_sequences(Sequences(none, after))
+        values = torch.cat([self.model.values(inputs), self.model.values(bootstrap)])
+        result: FloatArray = values.cpu().numpy()
+        return result
+
+    def _as_rows(self, batch: Batch, inputs: Inputs, advantages: FloatArray, values: FloatArray) -> Rows:
+        """This is where a batch moves to the device."""
+        actions = batch.actions.reshape(len(inputs), *self.spec.action.row_shape)
+        return Rows(
+            inputs=inputs,
+            actions=to_actions(self.spec.action, actions, self.device),
+            log_probs=self._to_device(batch.log_probs.reshape(-1)),
+            advantages=self._to_device(advantages.reshape(-1)),
+            returns=self._to_device((advantages + values).reshape(-1)),
+            values=self._to_device(values.reshape(-1)),
+            valid=self._to_device(batch.valid.reshape(-1)),
+        )
+
+    def _to_device(self, array: Array) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
 
     def _step(self, rows: Rows, schedule: Schedule) -> Loss | None:
         """One gradient step; None, and no step, where the gradient is not finite."""
-        log_probs, entropy = self.model.log_probs_and_entropy(rows.observations, rows.actions)
+        new, valid = self.model.evaluate(rows.inputs, rows.actions), rows.valid
+        if not valid.any():
+            return None
         loss = ppo_loss(
-            log_probs=log_probs,
-            old_log_probs=rows.log_probs,
-            advantages=rows.advantages,
-            values=self.model.values(rows.observations),
-            old_values=rows.values,
-            returns=rows.returns,
-            entropy=entropy,
+            log_probs=new.log_probs[valid],
+            old_log_probs=rows.log_probs[valid],
+            advantages=rows.advantages[valid],
+            values=new.values[valid],
+            old_values=rows.values[valid],
+            returns=rows.returns[valid],
+            entropy=new.entropy[valid],
             clip_epsilon=schedule.clip_epsilon,
             value_coef=self.ppo.value_coef,
             entropy_coef=schedule.entropy_coef,
@@ -234,14 +278,15 @@ class PpoUpdate:
         fresh = np.broadcast_to(batch.staleness == 0, batch.valid.shape)[batch.valid]
         if not fresh.any():
             return None
-        rows = rows.take(torch.from_numpy(fresh).to(self.device))
-        log_probs, _ = self.model.log_probs_and_entropy(rows.observations, rows.actions)
-        return float((log_probs - rows.log_probs).exp().sub(1).abs().max())
+        log_probs = self.model.evaluate(rows.inputs, rows.actions).log_probs
+        error = (log_probs - rows.log_probs)[rows.valid].exp().sub(1).abs()
+        return float(error[self._to_device(fresh)].max())
 
 
 def _explained_variance(rows: Rows) -> float:
     """1 - Var(R - V) / Var(R): 1 is a perfect critic, 0 no better than the mean."""
-    variance: Tensor = rows.returns.var(unbiased=False)
+    returns, values = rows.returns[rows.valid], rows.values[rows.valid]
+    variance: Tensor = returns.var(unbiased=False)
     if variance == 0:
         return 0.0
-    return float(1 - (rows.returns - rows.values).var(unbiased=False) / variance)
+    return float(1 - (returns - values).var(unbiased=False) / variance)

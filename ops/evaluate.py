@@ -18,7 +18,7 @@ from dppo_redis.errors import ConfigurationError, ExitStatus, WireError
 from dppo_redis.logs import configure
 from dppo_redis.pacing import derive
 from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import RunDescription, describe_run
+from dppo_redis.spec import RunDescription, describe_run, source_of
 from dppo_redis.weights import Weights
 from dppo_redis.wire import decode_weights
 from ops.run_directory import CONFIG, run_in
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _describe(config: RunConfig, options: EvaluateOptions) -> RunDescription:
-    spaces = inspect(config.env_id, config.env_kwargs)
+    spaces = inspect(source_of(config), use_mask=config.use_action_mask)
     derived = derive(config, spaces.observation, spaces.action)
     description = describe_run(config, spaces.observation, spaces.action, derived.rollout_steps)
     join = replace(description.join, seed=options.seed, evaluation_episodes=options.episodes)

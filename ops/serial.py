@@ -22,7 +22,7 @@ from dppo_redis.pacing import batch_is_full, derive
 from dppo_redis.rollout import Rollout, validate
 from dppo_redis.run_store import Evaluation
 from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import RunDescription, describe_run
+from dppo_redis.spec import RunDescription, describe_run, source_of
 from dppo_redis.weights import Weights
 from learner.batch import stack
 from learner.build import build_ppo
@@ -194,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = read_options(SerialOptions, argv, "dppo-redis serial")
     torch.set_num_threads(1)
     config = options.config
-    spaces = inspect(config.env_id, config.env_kwargs)
+    spaces = inspect(source_of(config), use_mask=config.use_action_mask)
     derived = derive(config, spaces.observation, spaces.action, serial=True)
     directory = choose(config, options.run, options.run_dir, resume=False)
     check(directory, resume=False, overwrite=options.overwrite)
@@ -205,7 +205,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     screen.print(derived_table(config, derived, serial=True))
     description = describe_run(config, spaces.observation, spaces.action, derived.rollout_steps)
     seeds = actor_seeds(config.seed, slot=0, boot=1, count=config.envs_per_actor)
-    vector = make_vector(config.env_id, config.env_kwargs, config.envs_per_actor, config.vectorization)
+    vector = make_vector(
+        description.spec.environment,
+        config.envs_per_actor,
+        config.vectorization,
+        masked=spaces.observation.masked,
+    )
     serial = Serial(
         config=config,
         description=description,

@@ -27,7 +27,7 @@ from dppo_redis.redis_client import (
 )
 from dppo_redis.run_store import STOP, RunStore
 from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import describe_run
+from dppo_redis.spec import describe_run, source_of
 from ops.broker import Broker, embedded
 from ops.fleet import Fleet
 from ops.options import TrainOptions, read_options
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     stop = StopRequest().install()
     options = read_options(TrainOptions, argv, "dppo-redis train")
     config = options.config
-    spaces = inspect(config.env_id, config.env_kwargs)
+    spaces = inspect(source_of(config), use_mask=config.use_action_mask)
     derived = derive(config, spaces.observation, spaces.action)
     directory = choose(config, options.run, options.run_dir, options.resume)
     url = find_url(options.redis) if options.redis or os.environ.get(URL_VARIABLE) else None

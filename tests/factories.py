@@ -10,12 +10,14 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from dppo_redis.acting import ActingPolicy
+from dppo_redis.actions import ActionSpec, BoxSpec, DiscreteSpec
 from dppo_redis.config import EnvValue, PpoConfig, RunConfig
 from dppo_redis.environments import make_single
-from dppo_redis.policy import ActorCritic
+from dppo_redis.networks import Inputs, to_inputs
+from dppo_redis.policy import Actions, ActorCritic, to_actions
 from dppo_redis.rollout import Rollout, RolloutHeader
-from dppo_redis.spaces import ActionSpec, Array, BoolArray, BoxSpec, DiscreteSpec, FloatArray, ObservationSpec
-from dppo_redis.spec import JoinSettings, RunDescription, Spec
+from dppo_redis.spaces import Array, BoolArray, Field, FloatArray, ObservationSpec
+from dppo_redis.spec import EnvironmentSource, JoinSettings, NetworkSpec, RunDescription, Spec
 from dppo_redis.weights import Weights
 from learner.batch import Batch, stack
 from workers.collect import Collector
@@ -23,21 +25,27 @@ from workers.envs import Environments
 from workers.seeding import actor_seeds
 
 GOLDEN = Path(__file__).parent / "golden"
+CPU = torch.device("cpu")
 TERMINATING = "tests.envs:Terminating-v0"
 TRUNCATING = "tests.envs:Truncating-v0"
 
 Row = tuple[int, int]  # (t, n)
 
 
-def discrete(n: int = 3, start: int = 0) -> DiscreteSpec:
-    return DiscreteSpec(n=n, start=start)
+def source(env_id: str, *wrappers: str, **kwargs: EnvValue) -> EnvironmentSource:
+    """How to build an environment."""
+    return EnvironmentSource(env_id, kwargs, wrappers)
 
 
-def box(*bounds: tuple[float, float], dtype: str = "float32") -> BoxSpec:
+def discrete(n: int = 3, start: int = 0) -> ActionSpec:
+    return ActionSpec(DiscreteSpec(n=n, start=start))
+
+
+def box(*bounds: tuple[float, float], dtype: str = "float32") -> ActionSpec:
     """A vector of continuous actions, one (low, high) for each dimension; two of (-1, 1) if none."""
     bounds = bounds or ((-1.0, 1.0), (-1.0, 1.0))
     low, high = zip(*bounds, strict=True)
-    return BoxSpec(shape=(len(bounds),), low=low, high=high, dtype=dtype)
+    return ActionSpec(BoxSpec(shape=(len(bounds),), low=low, high=high, dtype=dtype))
 
 
 def make_spec(
@@ -49,17 +57,20 @@ def make_spec(
     activation: Literal["tanh", "relu"] = "tanh",
     env_id: str = TERMINATING,
     env_kwargs: dict[str, EnvValue] | None = None,
+    wrappers: tuple[str, ...] = (),
+    observation: ObservationSpec | None = None,
+    network: NetworkSpec | None = None,
+    frame_stack: int = 1,
     normalise_observations: bool = False,
     return_discount: float | None = None,
 ) -> Spec:
     return Spec(
-        env_id=env_id,
-        env_kwargs=env_kwargs or {},
-        observation=ObservationSpec(size=observation_size, dtype="float32"),
+        environment=EnvironmentSource(env_id, env_kwargs or {}, wrappers),
+        observation=observation or ObservationSpec.vector(observation_size),
         action=action or discrete(2),
         rollout_steps=rollout_steps,
-        hidden=hidden,
-        activation=activation,
+        network=network or NetworkSpec(hidden=hidden, activation=activation),
+        frame_stack=frame_stack,
         normalise_observations=normalise_observations,
         return_discount=return_discount,
     )
@@ -89,7 +100,7 @@ def make_model(spec: Spec, seed: int = 0) -> ActorCritic:
     """A freshly initialised network; torch's own random stream is left as it was."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return ActorCritic(spec.observation.size, spec.action, spec.hidden, spec.activation)
+        return ActorCritic(spec).eval()
 
 
 def constant_model(spec: Spec, outputs: Sequence[float], log_std: float = 0.0) -> ActorCritic:
@@ -100,7 +111,7 @@ def constant_model(spec: Spec, outputs: Sequence[float], log_std: float = 0.0) -
         assert isinstance(head, torch.nn.Linear)
         head.weight.zero_()
         head.bias.copy_(torch.tensor(outputs))
-        if model.continuous:
+        if spec.action.dimensions:
             model.log_std.fill_(log_std)
     return model
 
@@ -168,12 +179,13 @@ def make_rollout(
     rows = (spec.rollout_steps, count)
     flags = {"terminated": terminated, "truncated": truncated, "invalid": invalid}
     marks = {name: _marked(rows, places) for name, places in flags.items()}
-    observations = normal(rng, *rows, spec.observation.size)
+    observations = random_observations(rng, rows, spec)
     actions = random_actions(rng, rows, spec.action)
     rewards = normal(rng, *rows)
     log_probs = -np.abs(normal(rng, *rows))
     if policy is not None:
-        log_probs = policy.log_probs(policy.outputs(observations), actions)
+        flat = observations.reshape(-1, *spec.observation.row_shape)
+        log_probs = policy.log_probs(policy.outputs(flat).reshape(*rows, -1), actions)
     ends = marks["terminated"] | marks["truncated"]
     returns, lengths = slow_episodes(rewards, ends, ~marks["invalid"])
     rollout = Rollout(
@@ -184,13 +196,25 @@ def make_rollout(
         terminated=marks["terminated"],
         truncated=marks["truncated"],
         valid=~marks["invalid"],
-        final_observations=normal(rng, int(ends.sum()), spec.observation.size),
-        last_observations=normal(rng, count, spec.observation.size),
+        final_observations=random_observations(rng, (int(ends.sum()),), spec),
+        last_observations=random_observations(rng, (count,), spec),
+        frames_before=random_observations(rng, (count, spec.frame_stack - 1), spec),
+        memory=normal(rng, count, spec.network.state_size),
         discounted_returns=rng.standard_normal(count),
         episode_returns=np.array(returns, np.float32),
         episode_lengths=np.array(lengths, np.int32),
     )
     return replace(rollout, **arrays)
+
+
+def inputs_of(spec: Spec, rows: Array) -> Inputs:
+    """Rows [B, (k,) ...] of observations as the network of `spec` reads them, not normalised."""
+    return to_inputs(spec.observation, rows, spec.frame_stack, None, CPU)
+
+
+def actions_of(spec: Spec, rows: Array) -> Actions:
+    """Rows [B, ...] of actions as tensors."""
+    return to_actions(spec.action, rows, CPU)
 
 
 def make_batch(spec: Spec, *, count: int = 2, seed: int = 0, **rollout: Any) -> Batch:
@@ -203,9 +227,28 @@ def normal(rng: np.random.Generator, *shape: int) -> FloatArray:
 
 
 def random_actions(rng: np.random.Generator, rows: tuple[int, ...], action: ActionSpec) -> Array:
-    if isinstance(action, DiscreteSpec):
-        return rng.integers(0, action.n, rows)
-    return normal(rng, *rows, action.outputs)
+    categories = rng.integers(0, np.asarray(action.categories, np.int64), (*rows, len(action.categories)))
+    return action.join(categories, normal(rng, *rows, action.dimensions))
+
+
+def random_observations(rng: np.random.Generator, lead: tuple[int, ...], spec: Spec) -> Array:
+    """Rows [*lead, ...] of any observation space; everything is allowed where there is a mask."""
+    observation = spec.observation
+    rows = np.zeros(lead + observation.row_shape, observation.row_dtype)
+    for field in observation.fields:
+        part = _random_part(rng, lead + field.shape, field)
+        if observation.is_plain:
+            return part
+        rows[field.name] = part
+    return rows
+
+
+def _random_part(rng: np.random.Generator, shape: tuple[int, ...], field: Field) -> Array:
+    if field.kind == "vector" and field.wire_dtype == np.float32:
+        return normal(rng, *shape)
+    sizes = np.asarray(field.sizes or 2 if field.kind in ("binary", "mask", "categories") else 256)
+    lowest = 1 if field.kind == "mask" else 0
+    return rng.integers(lowest, sizes, shape).astype(field.wire_dtype)
 
 
 def _marked(rows: Row, places: Iterable[Row]) -> BoolArray:
@@ -234,7 +277,7 @@ def make_vector(
     env_id: str, kwargs: Sequence[dict[str, EnvValue]], mode: AutoresetMode = AutoresetMode.SAME_STEP
 ) -> SyncVectorEnv:
     """One environment for each entry of `kwargs`, in the reset mode asked for."""
-    builders = [lambda one=one: make_single(env_id, one) for one in kwargs]
+    builders = [lambda one=one: make_single(EnvironmentSource(env_id, one)) for one in kwargs]
     return SyncVectorEnv(builders, autoreset_mode=mode)
 
 

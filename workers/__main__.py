@@ -65,12 +65,12 @@ def check_environment(spec: Spec) -> None:
     Raises:
         ConfigurationError: they differ; the message says in what.
     """
-    spaces = inspect(spec.env_id, spec.env_kwargs)
+    spaces = inspect(spec.environment, use_mask=spec.observation.masked)
     mine = Spec(**{**vars(spec), "observation": spaces.observation, "action": spaces.action})
     differences = mine.differences(spec)
     if differences:
         raise ConfigurationError(
-            f"{spec.env_id} here is not the run's environment ({'; '.join(differences)}): "
+            f"{spec.environment.env_id} here is not the run's environment ({'; '.join(differences)}): "
             "install the same versions as the learner's machine"
         )
 
@@ -121,7 +121,7 @@ def _collector(
     spec, join = description.spec, description.join
     count = envs_per_actor or join.envs_per_actor
     seeds = actor_seeds(join.seed, slot, boot, count, builds)
-    vector = make_vector(spec.env_id, spec.env_kwargs, count, join.vectorization)
+    vector = make_vector(spec.environment, count, join.vectorization, masked=spec.observation.masked)
     environments = Environments(vector, seeds.environments)
     try:
         return Collector(environments, spec, seeds)

@@ -9,23 +9,59 @@ from dataclasses import dataclass
 import numpy as np
 
 from dppo_redis.acting import ActingPolicy
+from dppo_redis.features import push_frame
 from dppo_redis.normaliser import discounted_returns
 from dppo_redis.rollout import Rollout
 from dppo_redis.spaces import Array, BoolArray, FloatArray
 from dppo_redis.spec import Spec
-from workers.envs import Environments
+from workers.envs import Environments, Step
 from workers.seeding import ActorSeeds
 
 
 @dataclass
 class _Buffers:
-    observations: FloatArray  # [T, N, O]
-    outputs: FloatArray  # [T, N, logits or means]
-    actions: Array  # [T, N] or [T, N, A]
+    observations: Array  # [T, N, *row]
+    outputs: FloatArray  # [T, N, logits and means]
+    actions: Array  # [T, N, *row]
     rewards: FloatArray  # [T, N]
     terminated: BoolArray  # [T, N]
     truncated: BoolArray  # [T, N]
     valid: BoolArray  # [T, N]
+
+
+class Eyes:
+    """What a policy has before it acts: the newest observation, with k frames the last k, and its memory.
+
+    Where an episode begins the frames are copies of its first one and the memory is zero.
+    """
+
+    def __init__(self, spec: Spec, observations: Array) -> None:
+        self.newest = observations  # [N, *row]
+        self.memory = np.zeros((len(observations), spec.network.state_size), np.float32)
+        self._frames = np.repeat(observations[:, None], spec.frame_stack, axis=1)  # [N, k, *row]
+        self._stacking = spec.frame_stack > 1
+        self._remembering = self.memory.shape[1] > 0
+
+    @property
+    def rows(self) -> Array:
+        """What `ActingPolicy.step` reads: [N, *row], or [N, k, *row] of stacked frames."""
+        return self._frames if self._stacking else self.newest
+
+    @property
+    def before(self) -> Array:
+        """[N, k - 1, *row], the frames before the newest one."""
+        return self._frames[:, :-1]
+
+    def see(self, step: Step, memory: FloatArray) -> None:
+        """Take in what a step showed, and the memory after the policy chose it."""
+        self.newest = step.observations
+        if not (self._stacking or self._remembering):
+            return
+        anew = step.terminated | step.truncated | ~step.valid
+        self.memory = np.where(anew[:, None], np.float32(0), memory)
+        if self._stacking:
+            self._frames = push_frame(self._frames, self.newest)
+            self._frames[anew] = self.newest[anew][:, None]
 
 
 class Collector:
@@ -36,7 +72,7 @@ class Collector:
         self.spec = spec
         self._generator = np.random.default_rng(seeds.sampling)
         self._buffers = _allocate(spec, environments.count)
-        self._observations = environments.reset()
+        self._eyes = Eyes(spec, environments.reset())
         self._returns = np.zeros(environments.count)  # of the running episodes, float64
         self._discounted = np.zeros(environments.count)  # the same, discounted, where the spec asks for it
         self._lengths = np.zeros(environments.count, dtype=np.int64)
@@ -46,32 +82,33 @@ class Collector:
 
         The rollout's arrays are this collector's buffers: use or copy them before the next call.
         """
-        buffers = self._buffers
+        buffers, eyes = self._buffers, self._eyes
         noise = policy.noise(self._generator, self.spec.rollout_steps, self.environments.count)
-        observations = self._observations
-        finals: list[FloatArray] = []
+        before = eyes.before, eyes.memory
+        finals: list[Array] = []
         for t in range(self.spec.rollout_steps):
-            buffers.observations[t] = observations
-            outputs = policy.outputs(observations)
+            buffers.observations[t] = eyes.newest
+            outputs, memory = policy.step(eyes.rows, eyes.memory)
             buffers.outputs[t] = outputs
             actions = policy.sample(outputs, noise[t])
             buffers.actions[t] = actions
             step = self.environments.step(policy.action.to_environment(actions))
-            observations = step.observations
+            eyes.see(step, memory)
             buffers.rewards[t] = step.rewards
             buffers.terminated[t] = step.terminated
             buffers.truncated[t] = step.truncated
             buffers.valid[t] = step.valid
             if step.final_observations is not None:
                 finals.append(step.final_observations)
-        self._observations = observations
-        return self._finish(policy, finals)
+        return self._finish(policy, finals, *before)
 
     def close(self) -> None:
         """Free the environments."""
         self.environments.close()
 
-    def _finish(self, policy: ActingPolicy, finals: list[FloatArray]) -> Rollout:
+    def _finish(
+        self, policy: ActingPolicy, finals: list[Array], frames_before: Array, memory: FloatArray
+    ) -> Rollout:
         buffers = self._buffers
         episode_returns, episode_lengths = self._episodes()
         discounted = self._discounted
@@ -80,7 +117,8 @@ class Collector:
             _, self._discounted = discounted_returns(
                 discounted, buffers.rewards, ends, buffers.valid, self.spec.return_discount
             )
-        empty = np.empty((0, self.spec.observation.size), dtype=np.float32)
+        row = self.spec.observation
+        empty = np.empty((0, *row.row_shape), row.row_dtype)
         return Rollout(
             observations=buffers.observations,
             actions=buffers.actions,
@@ -90,7 +128,9 @@ class Collector:
             truncated=buffers.truncated,
             valid=buffers.valid,
             final_observations=np.concatenate(finals) if finals else empty,
-            last_observations=self._observations,
+            last_observations=self._eyes.newest,
+            frames_before=frames_before,
+            memory=memory,
             discounted_returns=discounted,
             episode_returns=episode_returns,
             episode_lengths=episode_lengths,
@@ -129,7 +169,7 @@ def _since_previous(totals: Array, by_place: Array, same: BoolArray) -> Array:
 def _allocate(spec: Spec, count: int) -> _Buffers:
     rows = (spec.rollout_steps, count)
     return _Buffers(
-        observations=np.empty((*rows, spec.observation.size), np.float32),
+        observations=np.empty(rows + spec.observation.row_shape, spec.observation.row_dtype),
         outputs=np.empty((*rows, spec.action.outputs), np.float32),
         actions=np.empty(rows + spec.action.row_shape, spec.action.wire_dtype),
         rewards=np.empty(rows, np.float32),

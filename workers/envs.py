@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
-from dppo_redis.spaces import Array, BoolArray, FloatArray
+from dppo_redis.spaces import Array, BoolArray, FloatArray, describe_observations
 
 _log = logging.getLogger("dppo")
 
@@ -21,12 +21,12 @@ _log = logging.getLogger("dppo")
 class Step:
     """What one vector step showed."""
 
-    observations: FloatArray  # [N, O], what to act on next
+    observations: Array  # [N, *row], what to act on next
     rewards: FloatArray  # [N]
     terminated: BoolArray  # [N]
     truncated: BoolArray  # [N]
     valid: BoolArray  # [N], False for the dummy step of an automatic reset
-    final_observations: FloatArray | None  # [E, O] of the environments that ended; None if none did
+    final_observations: Array | None  # [E, *row] of the environments that ended; None if none did
 
 
 class Environments:
@@ -42,11 +42,12 @@ class Environments:
         self.vector = vector
         self.count = vector.num_envs
         self.mode = mode
+        self.observation = describe_observations(vector.single_observation_space)
         self._seeds = seeds
         self._ended: BoolArray = np.zeros(self.count, dtype=np.bool_)
 
-    def reset(self) -> FloatArray:
-        """Seed and start all environments; observations [N, O].
+    def reset(self) -> Array:
+        """Seed and start all environments; observations [N, *row].
 
         Vector environments made of single ones take a seed each, native ones one for all.
         """
@@ -56,9 +57,9 @@ class Environments:
             observations, _ = self.vector.reset(seed=seed)
         except Exception as error:  # code of the user's: anything may come out of it
             raise EnvironmentBrokenError(f"reset raised {type(error).__name__}: {error}") from error
-        return self._as_float(observations)
+        return self._rows(observations)
 
-    def step(self, actions: Array) -> Step:
+    def step(self, actions: Any) -> Step:
         """One step of every environment, actions as the environment takes them."""
         try:
             return self._step(actions)
@@ -67,9 +68,9 @@ class Environments:
         except Exception as error:  # code of the user's: anything may come out of it
             raise EnvironmentBrokenError(f"step raised {type(error).__name__}: {error}") from error
 
-    def _step(self, actions: Array) -> Step:
+    def _step(self, actions: Any) -> Step:
         raw, rewards, terminated, truncated, infos = self.vector.step(actions)
-        observations = self._as_float(raw)
+        observations = self._rows(raw)
         valid = ~self._ended if self.mode is AutoresetMode.NEXT_STEP else np.ones(self.count, np.bool_)
         terminated = np.asarray(terminated, np.bool_) & valid
         truncated = np.asarray(truncated, np.bool_) & valid
@@ -81,22 +82,19 @@ class Environments:
         rewards = np.where(valid, np.asarray(rewards, np.float32), np.float32(0))
         return Step(observations, rewards, terminated, truncated, valid, final)
 
-    def _final(
-        self, observations: FloatArray, ended: BoolArray, infos: dict[str, Any]
-    ) -> tuple[FloatArray, FloatArray]:
-        """True final observations [E, O] of the ended ones, and what to act on next [N, O]."""
+    def _final(self, observations: Array, ended: BoolArray, infos: dict[str, Any]) -> tuple[Array, Array]:
+        """True final observations [E, *row] of the ended ones, and what to act on next [N, *row]."""
         if self.mode is AutoresetMode.SAME_STEP:
-            final = np.stack([self._as_float(x) for x in infos["final_obs"][ended]])
+            final = np.stack([self.observation.pack(x) for x in infos["final_obs"][ended]])
             return final, observations
         final = observations[ended]
         if self.mode is AutoresetMode.DISABLED:
             fresh, _ = self.vector.reset(options={"reset_mask": ended})
-            observations = self._as_float(fresh)
+            observations = self._rows(fresh)
         return final, observations
 
-    @staticmethod
-    def _as_float(observations: Any) -> FloatArray:
-        return np.asarray(observations, dtype=np.float32)
+    def _rows(self, observations: Any) -> Array:
+        return self.observation.pack(observations, (self.count,))
 
     def close(self) -> None:
         """Free the environments and their processes; what goes wrong in it is logged, not raised."""

@@ -32,6 +32,7 @@ from dppo_redis.weight_store import WeightStore
 from dppo_redis.weights import Weights
 from dppo_redis.wire import encode_weights
 from workers.__main__ import wait_for_description
+from workers.collect import Eyes
 from workers.envs import Environments
 from workers.seeding import evaluation_seeds
 
@@ -74,7 +75,7 @@ def evaluate(
     lengths: list[int] = []
     for first in range(0, len(seeds), _MOST_AT_ONCE):
         some = seeds[first : first + _MOST_AT_ONCE]
-        vector = make_vector(spec.env_id, spec.env_kwargs, len(some), join.vectorization)
+        vector = make_vector(spec.environment, len(some), join.vectorization, masked=spec.observation.masked)
         environments = Environments(vector, some)
         try:
             played = _play_one_each(policy, environments, stop, sampling)
@@ -103,20 +104,20 @@ def _play_one_each(
     sampling: np.random.Generator | None,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """Returns [N] and lengths [N] of the first episode of each environment."""
-    observations = environments.reset()
+    eyes = Eyes(policy.spec, environments.reset())
     running = np.ones(environments.count, dtype=np.bool_)
     returns = np.zeros(environments.count)
     lengths = np.zeros(environments.count, dtype=np.int64)
     while running.any():
         if stop.requested:
             raise StoppedError("stopped during an evaluation")
+        outputs, memory = policy.step(eyes.rows, eyes.memory)
         if sampling is None:
-            actions = policy.greedy(observations)
+            actions = policy.greedy(outputs)
         else:
-            noise = policy.noise(sampling, 1, environments.count)[0]
-            actions = policy.sample(policy.outputs(observations), noise)
+            actions = policy.sample(outputs, policy.noise(sampling, 1, environments.count)[0])
         step = environments.step(policy.action.to_environment(actions))
-        observations = step.observations
+        eyes.see(step, memory)
         returns[running] += step.rewards[running]
         lengths[running] += 1
         running &= ~(step.terminated | step.truncated)

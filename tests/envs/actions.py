@@ -64,6 +64,12 @@ class OpenBounds(Strict):
 
 
 class ManyDiscrete(Strict):
-    """Two choices at once, which this release does not take."""
+    """Two choices at once."""
 
     action_space = MultiDiscrete([2, 3])
+
+
+class WholeActions(Strict):
+    """A box of whole numbers, which no Gaussian fits."""
+
+    action_space = Box(0, 5, (2,), np.int32)

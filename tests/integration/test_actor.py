@@ -164,7 +164,7 @@ class TestWeights:
                 running.wait_for_pushes(1)
         seen = set()
         for entry in entries(client, keys):
-            header, rollout = parse_header(entry), decode_rollout(entry.fields[b"payload"])
+            header, rollout = parse_header(entry), decode_rollout(entry.fields[b"payload"], SPEC)
             assert header.version == header.update + 1
             policy = policy_of(header.update)
             log_probs = policy.log_probs(policy.outputs(rollout.observations), rollout.actions)
@@ -304,7 +304,7 @@ class TestFaults:
             wait_until(lambda: report(client, keys).get("refused") == "1", 10, "the actor reports it")
             assert "nonfinite" in report(client, keys)["last_error"]
         for entry in entries(client, keys):
-            assert np.isfinite(decode_rollout(entry.fields[b"payload"]).observations).all()
+            assert np.isfinite(decode_rollout(entry.fields[b"payload"], SPEC).observations).all()
 
     def test_an_environment_that_raises_is_built_again(
         self, redis_server: RedisServer, client: Client, keys: RunKeys

@@ -12,6 +12,7 @@ from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.redis_client import Client
 from dppo_redis.run_store import QUARANTINE_BYTES
 from dppo_redis.shutdown import StopRequest
+from dppo_redis.spec import WIRE_SCHEMA
 from dppo_redis.wire import encode_rollout
 from learner.authority import Authority
 from learner.intake import Accepted, Marks
@@ -93,7 +94,9 @@ def nothing_valid() -> Fields:
 
 def another_schema() -> Fields:
     payload = encode_rollout(make_rollout(SPEC))
-    return with_payload(payload.replace(b"\xa6schema\x01", b"\xa6schema\x02"))
+    ours, other = (b"\xa6schema" + bytes([schema]) for schema in (WIRE_SCHEMA, WIRE_SCHEMA + 1))
+    assert ours in payload
+    return with_payload(payload.replace(ours, other))
 
 
 def objects() -> Fields:

@@ -20,7 +20,7 @@ from dppo_redis.pacing import derive
 from dppo_redis.redis_client import Client
 from dppo_redis.run_store import PAUSE, RUN, STOP, RunStore
 from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import RunDescription, describe_run
+from dppo_redis.spec import RunDescription, describe_run, source_of
 from dppo_redis.weight_store import WeightStore
 from learner.__main__ import _serve
 from tests.conftest import RedisServer, wait_until
@@ -52,7 +52,7 @@ def config_of(env_steps: int) -> RunConfig:
 
 
 def description_of(config: RunConfig) -> RunDescription:
-    spaces = inspect(config.env_id, config.env_kwargs)
+    spaces = inspect(source_of(config))
     steps = derive(config, spaces.observation, spaces.action).rollout_steps
     return describe_run(config, spaces.observation, spaces.action, steps)
 

@@ -57,7 +57,7 @@ class TestPushing:
         RolloutProducer(client, keys, stop).push(header, payload)
         (entry,) = read_new(consumer)
         assert parse_header(entry) == header
-        assert_equal(decode_rollout(entry.fields[b"payload"]), rollout)
+        assert_equal(decode_rollout(entry.fields[b"payload"], SPEC), rollout)
 
     def test_a_push_also_answers_backlog_weights_and_control(
         self, client: Client, keys: RunKeys, stop: StopRequest

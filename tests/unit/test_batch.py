@@ -8,20 +8,28 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dppo_redis.actions import ActionSpec
 from dppo_redis.rollout import Rollout
-from dppo_redis.spaces import ActionSpec, FloatArray
+from dppo_redis.spec import Spec
 from dppo_redis.wire import decode_rollout, encode_rollout
-from learner.batch import Batch, Rows, minibatches, stack, valid_rows
-from tests.factories import Row, box, make_batch, make_rollout, make_spec
+from learner.batch import Batch, Rows, minibatches, stack
+from learner.ppo_update import PpoUpdate
+from tests.factories import CPU, Row, box, make_batch, make_model, make_ppo, make_rollout, make_spec
 
-CPU = torch.device("cpu")
 SPEC = make_spec(rollout_steps=3)
 
 
-def rows_of(batch: Batch) -> Rows:
-    """Rows whose advantages are all 1 and whose values count the rows, valid or not."""
-    values = np.arange(batch.rewards.size, dtype=np.float32).reshape(batch.rewards.shape)
-    return valid_rows(batch, np.ones_like(values), values, CPU)
+def rows_of(batch: Batch, spec: Spec = SPEC) -> Rows:
+    """What an update trains on; the log-probabilities count the rows, valid or not."""
+    numbered = np.arange(batch.rewards.size, dtype=np.float32).reshape(batch.rewards.shape)
+    updates = PpoUpdate(make_model(spec), spec, make_ppo(), 1, 0, CPU)
+    return updates._rows(replace(batch, log_probs=numbered))
+
+
+def columns_of(rows: Rows) -> dict[str, torch.Tensor]:
+    """Everything that a row holds, by name."""
+    parts = {"vector": rows.inputs.vector, **vars(rows.actions)}
+    return {**parts, **{name: x for name, x in vars(rows).items() if isinstance(x, torch.Tensor)}}
 
 
 @pytest.mark.parametrize("action", [None, box()], ids=["discrete", "box"])
@@ -109,26 +117,33 @@ def test_a_batch_is_a_copy_that_survives_what_happens_to_the_rollouts() -> None:
 def test_decoded_rollouts_become_rows_without_a_warning_and_leave_the_payload_alone() -> None:
     """Known failure KF-WIRE-03: decoded arrays are read-only views, and tensors are written to."""
     payload = encode_rollout(make_rollout(SPEC, terminated=[(1, 1)]))
-    before = decode_rollout(payload).observations.copy()
-    rows = rows_of(stack([decode_rollout(payload)]))
-    rows.observations.zero_()
-    np.testing.assert_array_equal(decode_rollout(payload).observations, before)
+    before = decode_rollout(payload, SPEC).observations.copy()
+    rows = rows_of(stack([decode_rollout(payload, SPEC)]))
+    for tensor in columns_of(rows).values():
+        tensor.zero_()
+    np.testing.assert_array_equal(decode_rollout(payload, SPEC).observations, before)
 
 
 def test_only_valid_rows_become_rows_and_in_row_order() -> None:
     rows = rows_of(make_batch(SPEC, count=2, invalid=[(0, 1), (2, 0)]))
-    assert rows.values.tolist() == [0, 2, 3, 5]
-    assert rows.returns.tolist() == [1, 3, 4, 6]
-    assert {len(getattr(rows, name)) for name in vars(rows)} == {4}
-    assert len(rows) == 4
+    assert rows.log_probs.tolist() == [0, 2, 3, 5]
+    assert {len(x) for x in columns_of(rows).values()} == {4}
+    assert rows.valid.all()
+    assert len(rows) == len(rows.inputs) == 4
 
 
-@pytest.mark.parametrize(("action", "shape"), [(None, (6,)), (box(), (6, 2))], ids=["discrete", "box"])
-def test_rows_have_the_shapes_that_the_loss_wants(action: ActionSpec | None, shape: tuple[int, ...]) -> None:
-    rows = rows_of(make_batch(make_spec(rollout_steps=3, action=action)))
-    assert rows.observations.shape == (6, 2)
-    assert rows.actions.shape == shape
-    assert {tuple(x.shape) for x in (rows.log_probs, rows.advantages, rows.returns, rows.values)} == {(6,)}
+@pytest.mark.parametrize(
+    ("action", "categories", "dimensions"), [(None, 1, 0), (box(), 0, 2)], ids=["discrete", "box"]
+)
+def test_rows_have_the_shapes_that_the_loss_wants(
+    action: ActionSpec | None, categories: int, dimensions: int
+) -> None:
+    spec = make_spec(rollout_steps=3, action=action)
+    rows = rows_of(make_batch(spec), spec)
+    assert rows.inputs.vector.shape == (6, 2)
+    assert rows.actions.categories.shape == (6, categories)
+    assert rows.actions.values.shape == (6, dimensions)
+    assert {tuple(x.shape) for x in vars(rows).values() if isinstance(x, torch.Tensor)} == {(6,)}
 
 
 def test_a_batch_without_valid_rows_has_no_rows_and_no_minibatch() -> None:
@@ -142,7 +157,7 @@ def test_a_batch_without_valid_rows_has_no_rows_and_no_minibatch() -> None:
 def test_minibatches_cover_every_row_exactly_once(count: int, size: int, seed: int) -> None:
     rows = rows_of(make_batch(SPEC, count=count))
     passes = list(minibatches(rows, size, torch.Generator().manual_seed(seed)))
-    seen = torch.cat([minibatch.values for minibatch in passes]).tolist()
+    seen = torch.cat([minibatch.log_probs for minibatch in passes]).tolist()
     assert sorted(seen) == list(range(3 * count))
     assert [len(minibatch) for minibatch in passes[:-1]] == [size] * (len(passes) - 1)
     assert 1 <= len(passes[-1]) <= size
@@ -156,19 +171,18 @@ def test_the_last_minibatch_may_be_short() -> None:
 
 def test_a_row_keeps_its_numbers_together_when_rows_are_shuffled() -> None:
     rows = rows_of(make_batch(SPEC, count=5))
-    table = {float(value): index for index, value in enumerate(rows.values)}
+    whole = columns_of(rows)
     for minibatch in minibatches(rows, 4, torch.Generator().manual_seed(1)):
-        for index, value in enumerate(minibatch.values):
-            for name in vars(rows):
-                original = getattr(rows, name)[table[float(value)]]
-                torch.testing.assert_close(getattr(minibatch, name)[index], original)
+        for index, number in enumerate(minibatch.log_probs.int().tolist()):
+            for name, column in columns_of(minibatch).items():
+                torch.testing.assert_close(column[index], whole[name][number])
 
 
 def order(seed: int, passes: int) -> list[list[float]]:
     rows = rows_of(make_batch(SPEC, count=5))
     generator = torch.Generator().manual_seed(seed)
     return [
-        torch.cat([minibatch.values for minibatch in minibatches(rows, 4, generator)]).tolist()
+        torch.cat([minibatch.log_probs for minibatch in minibatches(rows, 4, generator)]).tolist()
         for _ in range(passes)
     ]
 
@@ -181,7 +195,6 @@ def test_each_pass_has_an_order_of_its_own_and_a_seed_repeats_them_all() -> None
 
 
 def test_returns_are_advantages_plus_values() -> None:
-    batch = make_batch(SPEC)
-    advantages: FloatArray = np.full((3, 2), 0.5, np.float32)
-    rows = valid_rows(batch, advantages, np.full((3, 2), 2, np.float32), CPU)
-    assert rows.returns.tolist() == [2.5] * 6
+    rows = rows_of(make_batch(SPEC, terminated=[(1, 0)]))
+    torch.testing.assert_close(rows.returns, rows.advantages + rows.values)
+    assert len(set(rows.values.tolist())) == 6

@@ -17,7 +17,7 @@ from learner.intake import Marks
 from learner.ppo_update import PpoUpdate
 from learner.progress import Progress
 from learner.staleness import Lineage
-from tests.factories import box, make_batch, make_model, make_ppo, make_spec
+from tests.factories import CPU, box, make_batch, make_model, make_ppo, make_spec
 
 SPEC = make_spec()
 BOX = make_spec(action=box())
@@ -25,7 +25,7 @@ BOX = make_spec(action=box())
 
 def make_trainer(spec: Spec = SPEC, seed: int = 0) -> PpoUpdate:
     ppo = make_ppo(batch_steps=8, minibatch_size=4)
-    return PpoUpdate(make_model(spec, seed), ppo, update_epochs=2, seed=seed, device=torch.device("cpu"))
+    return PpoUpdate(make_model(spec, seed), spec, ppo, update_epochs=2, seed=seed, device=CPU)
 
 
 def train(trainer: PpoUpdate, spec: Spec = SPEC, updates: range = range(3)) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from dppo_redis.config import EnvValue
@@ -20,6 +19,7 @@ from learner.advantages import gae, successor_values
 from learner.batch import stack
 from learner.ppo_update import PpoUpdate
 from tests.factories import (
+    CPU,
     TERMINATING,
     TRUNCATING,
     copied,
@@ -30,6 +30,7 @@ from tests.factories import (
     make_ppo,
     make_spec,
     slow_episodes,
+    source,
 )
 from workers.envs import Environments
 
@@ -162,7 +163,7 @@ def test_a_rollout_without_an_episode_end_holds_empty_arrays_of_the_right_shape(
 
 
 def cart_pole(rollout_steps: int, count: int) -> tuple[Spec, Environments]:
-    vector: VectorEnv[Any, Any, Any] = make_vector("CartPole-v1", {}, count, "auto")
+    vector: VectorEnv[Any, Any, Any] = make_vector(source("CartPole-v1"), count, "auto")
     spec = make_spec(env_id="CartPole-v1", observation_size=4, rollout_steps=rollout_steps)
     return spec, Environments(vector, [3])
 
@@ -204,14 +205,14 @@ def test_episode_statistics_agree_with_a_walk_over_all_rows() -> None:
 def test_observations_of_every_number_type_travel_as_float32_and_train(
     env_id: str, first: float, mode: AutoresetMode
 ) -> None:
-    spaces = inspect(env_id, {})
-    spec = make_spec(env_id=env_id, action=spaces.action, observation_size=spaces.observation.size)
+    spaces = inspect(source(env_id))
+    spec = make_spec(env_id=env_id, action=spaces.action, observation=spaces.observation)
     model = make_model(spec)
     rollout = make_collector(make_environments(env_id, mode=mode), spec).collect(make_policy(spec, model))
     validate(rollout, spec)
     assert rollout.observations[:, 0].tolist() == [[first + t] * 2 for t in range(4)]
     assert rollout.final_observations.tolist() == [[first + 4] * 2] * 2
-    report = PpoUpdate(model, make_ppo(), 1, seed=0, device=torch.device("cpu")).update(stack([rollout]), 0.0)
+    report = PpoUpdate(model, spec, make_ppo(), 1, seed=0, device=CPU).update(stack([rollout]), 0.0)
     assert np.isfinite(report.value_loss)
     assert report.ratio_error is not None
     assert report.ratio_error < 1e-4
@@ -230,7 +231,7 @@ def test_rewards_and_flags_become_fixed_dtypes_whatever_the_environment_returns(
 
 def test_an_unusual_info_never_breaks_a_rollout() -> None:
     spec = make_spec(rollout_steps=20)
-    vector = make_vector("tests.envs:OddInfos-v0", {}, 7, "sync")
+    vector = make_vector(source("tests.envs:OddInfos-v0"), 7, "sync")
     rollout = make_collector(Environments(vector, list(range(7))), spec).collect(make_policy(spec))
     validate(rollout, spec)
     assert rollout.episode_returns.tolist() == [6] * 6 * 7

@@ -13,9 +13,9 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics as RecordVectorSta
 
 from dppo_redis.environments import Vectorization, inspect, make_single, make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
-from dppo_redis.spaces import Array, DiscreteSpec, ObservationSpec
+from dppo_redis.spaces import Array, ObservationSpec
 from tests import factories
-from tests.factories import TERMINATING, TRUNCATING, make_environments
+from tests.factories import TERMINATING, TRUNCATING, discrete, make_environments, source
 from workers.envs import Environments, Step
 
 MODES = list(AutoresetMode)
@@ -135,7 +135,7 @@ def test_an_environment_that_raises_in_a_reset_breaks_with_its_own_words(
 
 @pytest.mark.filterwarnings("ignore:.*ERROR:UserWarning")
 def test_an_environment_that_raises_in_its_own_process_breaks_with_its_own_words() -> None:
-    environments = Environments(make_vector("tests.envs:RaisesInStep-v0", {"at": 2}, 2, "async"), [0, 1])
+    environments = Environments(make_vector(source("tests.envs:RaisesInStep-v0", at=2), 2, "async"), [0, 1])
     try:
         with pytest.raises(EnvironmentBrokenError, match="RuntimeError: the simulator lost"):
             played(environments, 3)
@@ -148,9 +148,10 @@ import multiprocessing, sys
 import numpy as np
 from dppo_redis.environments import make_vector
 from dppo_redis.errors import EnvironmentBrokenError
+from dppo_redis.spec import EnvironmentSource
 from workers.envs import Environments
 
-vector = make_vector("tests.envs:Dies-v0", {}, 2, "async")
+vector = make_vector(EnvironmentSource("tests.envs:Dies-v0"), 2, "async")
 environments = Environments(vector, [0, 1])
 environments.reset()
 if sys.argv[1] == "before the step":
@@ -175,12 +176,12 @@ def test_a_killed_environment_process_breaks_the_step_and_close_does_not_hang(wh
 # Known failure KF-ENV-05.
 @pytest.mark.parametrize("vectorization", ["auto", "sync"])
 def test_an_environment_of_a_module_is_found(vectorization: Vectorization) -> None:
-    vector = make_vector(TERMINATING, {"length": 2}, 2, vectorization)
+    vector = make_vector(source(TERMINATING, length=2), 2, vectorization)
     assert finals(played(Environments(vector, [0, 1]), 2)[-1]) == [[2, 1], [2, 1]]
 
 
 def test_an_environment_of_a_module_is_found_in_processes_of_its_own() -> None:
-    vector = make_vector(TERMINATING, {"length": 2}, 2, "async")
+    vector = make_vector(source(TERMINATING, length=2), 2, "async")
     environments = Environments(vector, [0, 1])
     try:
         assert finals(played(environments, 2)[-1]) == [[2, 1], [2, 1]]
@@ -194,62 +195,68 @@ def test_an_environment_of_a_module_is_found_in_processes_of_its_own() -> None:
 )
 def test_an_unknown_environment_is_one_line_that_names_it(env_id: str, vectorization: Vectorization) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        make_vector(env_id, {}, 1, vectorization)
+        make_vector(source(env_id), 1, vectorization)
     assert env_id in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_an_id_without_its_version_means_the_newest() -> None:
-    assert make_vector("CartPole", {}, 1, "auto").single_observation_space.shape == (4,)
+    assert make_vector(source("CartPole"), 1, "auto").single_observation_space.shape == (4,)
 
 
 def test_an_argument_that_the_environment_does_not_take_is_one_line_that_names_it() -> None:
     with pytest.raises(ConfigurationError, match="gravitation") as caught:
-        make_single("CartPole-v1", {"gravitation": 9.81})
+        make_single(source("CartPole-v1", gravitation=9.81))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("env_id", ["tests.envs:OldApi-v0", "tests.envs:OldestApi-v0"])
 def test_the_api_of_old_gym_is_refused_at_the_start(env_id: str) -> None:
     with pytest.raises(ConfigurationError, match=r"does not speak the API of gymnasium 1\.x"):
-        inspect(env_id, {})
+        inspect(source(env_id))
 
 
 @pytest.mark.parametrize(
     ("env_id", "says"),
-    [("tests.envs:ManyDiscrete-v0", "action space MultiDiscrete"), ("tests.envs:Image-v0", "Box vectors")],
+    [
+        ("tests.envs:WholeActions-v0", "action space Box.* is not supported: a Box of int32; there are Disc"),
+        (
+            "tests.envs:Spoken-v0",
+            r"observation space Text.* \(part mission\) is not supported: there are Box",
+        ),
+    ],
 )
 def test_an_unsupported_space_is_refused_at_the_start_by_name(env_id: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
-        inspect(env_id, {})
+        inspect(source(env_id))
 
 
 def test_an_environment_that_raises_when_it_is_tried_out_is_refused_with_its_own_words() -> None:
     with pytest.raises((ConfigurationError, EnvironmentBrokenError), match="lost its licence"):
-        inspect("tests.envs:RaisesInReset-v0", {"at": 1})
+        inspect(source("tests.envs:RaisesInReset-v0", at=1))
 
 
 def test_inspection_describes_both_spaces() -> None:
-    spaces = inspect("tests.envs:Int32-v0", {})
-    assert spaces.observation == ObservationSpec(size=2, dtype="int32")
-    assert spaces.action == DiscreteSpec(n=2, start=0)
+    spaces = inspect(source("tests.envs:Int32-v0"))
+    assert spaces.observation == ObservationSpec.vector(2, "int32")
+    assert spaces.action == discrete(2)
 
 
 def test_auto_takes_the_native_vector_version_in_the_mode_it_offers() -> None:
-    vector = make_vector("CartPole-v1", {}, 3, "auto")
+    vector = make_vector(source("CartPole-v1"), 3, "auto")
     assert not hasattr(vector, "env_fns")
     assert Environments(vector, [0, 1, 2]).mode is AutoresetMode.NEXT_STEP
 
 
 def test_auto_steps_single_environments_where_there_is_no_native_version_of_them() -> None:
     """The single Pendulum takes `g`; gymnasium has no vector version of it."""
-    vector = make_vector("Pendulum-v1", {"g": 9.0}, 3, "auto")
+    vector = make_vector(source("Pendulum-v1", g=9.0), 3, "auto")
     assert Environments(vector, [0, 1, 2]).mode is AutoresetMode.SAME_STEP
 
 
 def test_native_environments_keep_the_time_limit_of_the_id_and_of_the_arguments() -> None:
     def truncates_at(kwargs: dict[str, int | float | bool | str]) -> float:
-        environments = Environments(make_vector("MountainCar-v0", kwargs, 1, "sync"), [0])
+        environments = Environments(make_vector(source("MountainCar-v0", **kwargs), 1, "sync"), [0])
         environments.reset()
         for step in range(1, 201):
             if environments.step(np.zeros(1, np.int64)).truncated.any():
@@ -258,7 +265,7 @@ def test_native_environments_keep_the_time_limit_of_the_id_and_of_the_arguments(
 
     assert truncates_at({}) == 200
     assert truncates_at({"max_episode_steps": 7}) == 7
-    native = make_vector("CartPole-v1", {"max_episode_steps": 7}, 1, "auto")
+    native = make_vector(source("CartPole-v1", max_episode_steps=7), 1, "auto")
     environments = Environments(native, [0])
     environments.reset()
     truncated = [environments.step(np.array([step % 2])).truncated.any() for step in range(7)]
@@ -266,7 +273,7 @@ def test_native_environments_keep_the_time_limit_of_the_id_and_of_the_arguments(
 
 
 def first_observations(env_id: str, vectorization: Vectorization, seeds: list[int]) -> Array:
-    return Environments(make_vector(env_id, {}, len(seeds), vectorization), seeds).reset()
+    return Environments(make_vector(source(env_id), len(seeds), vectorization), seeds).reset()
 
 
 @pytest.mark.parametrize("vectorization", ["auto", "sync"])

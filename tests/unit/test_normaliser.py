@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,14 +12,14 @@ from dppo_redis.errors import WireError
 from dppo_redis.normaliser import CLIP, RunningMoments, discounted_returns, normalise
 from learner.batch import stack
 from learner.ppo_update import PpoUpdate
-from tests.factories import make_model, make_ppo, make_rollout, make_spec, make_weights
+from tests.factories import CPU, make_model, make_ppo, make_rollout, make_spec, make_weights
 
 NORMALISED = make_spec(normalise_observations=True)
 
 
 def updater(**knobs: object) -> PpoUpdate:
     ppo = make_ppo(minibatch_size=8, **knobs)
-    return PpoUpdate(make_model(NORMALISED), ppo, update_epochs=2, seed=0, device=torch.device("cpu"))
+    return PpoUpdate(make_model(NORMALISED), NORMALISED, ppo, update_epochs=2, seed=0, device=CPU)
 
 
 def acting(learner: PpoUpdate) -> ActingPolicy:

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dppo_redis.actions import ActionSpec
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.pacing import Derived, backlog_high, batch_is_full, derive, expected_lag, rollouts_missing
-from dppo_redis.spaces import ActionSpec, ObservationSpec
+from dppo_redis.spaces import ObservationSpec
 from dppo_redis.wire import encode_rollout
 from tests.factories import box, discrete, make_config, make_rollout, make_spec
 
-OBSERVATION = ObservationSpec(size=4, dtype="float32")
+OBSERVATION = ObservationSpec.vector(4)
 
 
 def derived(*, serial: bool = False, **knobs: Any) -> Derived:

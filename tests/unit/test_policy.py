@@ -1,7 +1,6 @@
 """The policy in torch and the same policy in numpy."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,13 +9,16 @@ from torch import Tensor, nn
 
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.errors import WireError
-from dppo_redis.policy import ActorCritic
+from dppo_redis.policy import ActorCritic, Evaluated
+from dppo_redis.spaces import Array
 from dppo_redis.spec import Spec
 from dppo_redis.wire import decode_weights, encode_weights
 from tests.factories import (
+    actions_of,
     box,
     constant_model,
     discrete,
+    inputs_of,
     make_model,
     make_policy,
     make_rollout,
@@ -36,10 +38,10 @@ SPECS = [
 ]
 
 
-def torch_log_probs(model: ActorCritic, observations: Any, actions: Any) -> Any:
+def evaluated(spec: Spec, model: ActorCritic, observations: Array, actions: Array) -> Evaluated:
+    """What the learner says of rows."""
     with torch.no_grad():
-        log_probs, _ = model.log_probs_and_entropy(torch.as_tensor(observations), torch.as_tensor(actions))
-    return log_probs.numpy()
+        return model.evaluate(inputs_of(spec, observations), actions_of(spec, actions))
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -60,7 +62,8 @@ def test_the_ratio_is_one_before_the_first_gradient_step(spec: Spec) -> None:
     outputs = policy.outputs(observations)
     actions = policy.sample(outputs, policy.noise(np.random.default_rng(2), 64, 8))
     acted = policy.log_probs(outputs, actions).reshape(-1)
-    learned = torch_log_probs(model, observations.reshape(512, -1), actions.reshape(512, *actions.shape[2:]))
+    rows = observations.reshape(512, -1), actions.reshape(512, *actions.shape[2:])
+    learned = evaluated(spec, model, *rows).log_probs.numpy()
     assert np.abs(np.exp(learned - acted) - 1).max() < 1e-4
     assert acted.dtype == np.float32
 
@@ -69,26 +72,28 @@ def test_the_ratio_is_one_before_the_first_gradient_step(spec: Spec) -> None:
 def test_log_probabilities_and_entropy_are_those_of_torch_distributions(spec: Spec) -> None:
     model = scattered_model(spec)
     rollout = make_rollout(spec)
-    observations = torch.from_numpy(rollout.observations.reshape(8, -1))
-    actions = torch.from_numpy(rollout.actions.reshape(8, *spec.action.row_shape))
-    log_probs, entropy = model.log_probs_and_entropy(observations, actions)
-    outputs = model.policy(observations)
+    observations = rollout.observations.reshape(8, -1)
+    actions = rollout.actions.reshape(8, *spec.action.row_shape)
+    found = evaluated(spec, model, observations, actions)
+    with torch.no_grad():
+        outputs = model.policy(torch.from_numpy(observations))
     expected = (
         torch.distributions.Independent(torch.distributions.Normal(outputs, model.log_std.exp()), 1)
-        if model.continuous
+        if spec.action.dimensions
         else torch.distributions.Categorical(logits=outputs)
     )
-    torch.testing.assert_close(log_probs, expected.log_prob(actions), rtol=1e-4, atol=1e-5)  # type: ignore[no-untyped-call]
-    torch.testing.assert_close(entropy, expected.entropy(), rtol=1e-4, atol=1e-5)  # type: ignore[no-untyped-call]
+    log_probs = expected.log_prob(torch.from_numpy(actions))  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(found.log_probs, log_probs, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.entropy, expected.entropy(), rtol=1e-4, atol=1e-5)  # type: ignore[no-untyped-call]
 
 
 def test_a_categorical_worked_by_hand() -> None:
     """Logits 0 and log 3 are probabilities 1/4 and 3/4."""
     spec = make_spec(action=discrete(2))
     model = constant_model(spec, [0, math.log(3)])
-    log_probs, entropy = model.log_probs_and_entropy(torch.zeros(2, 2), torch.tensor([0, 1]))
-    assert log_probs.tolist() == pytest.approx([math.log(1 / 4), math.log(3 / 4)])
-    assert entropy.tolist() == pytest.approx([1 / 4 * math.log(4) + 3 / 4 * math.log(4 / 3)] * 2)
+    found = evaluated(spec, model, np.zeros((2, 2), np.float32), np.array([0, 1]))
+    assert found.log_probs.tolist() == pytest.approx([math.log(1 / 4), math.log(3 / 4)])
+    assert found.entropy.tolist() == pytest.approx([1 / 4 * math.log(4) + 3 / 4 * math.log(4 / 3)] * 2)
     policy = make_policy(spec, model)
     outputs = policy.outputs(np.zeros((1, 2, 2), np.float32))
     assert policy.log_probs(outputs, np.array([[0, 1]]))[0] == pytest.approx(
@@ -101,9 +106,9 @@ def test_a_gaussian_worked_by_hand() -> None:
     spec = make_spec(action=box())
     model = constant_model(spec, [0, 1], log_std=math.log(2))
     by_hand = -0.5 - 2 * math.log(2) - math.log(2 * math.pi)
-    log_probs, entropy = model.log_probs_and_entropy(torch.zeros(1, 2), torch.tensor([[2.0, 1.0]]))
-    assert log_probs.tolist() == pytest.approx([by_hand])
-    assert entropy.tolist() == pytest.approx([1 + 2 * math.log(2) + math.log(2 * math.pi)])
+    found = evaluated(spec, model, np.zeros((1, 2), np.float32), np.array([[2, 1]], np.float32))
+    assert found.log_probs.tolist() == pytest.approx([by_hand])
+    assert found.entropy.tolist() == pytest.approx([1 + 2 * math.log(2) + math.log(2 * math.pi)])
     policy = make_policy(spec, model)
     outputs = policy.outputs(np.zeros((1, 1, 2), np.float32))
     assert policy.log_probs(outputs, np.array([[[2, 1]]], np.float32))[0] == pytest.approx([by_hand])
@@ -167,13 +172,13 @@ def test_noise_is_finite_float32_of_a_whole_rollout_and_the_same_for_the_same_se
 def test_greedy_takes_the_most_likely_category() -> None:
     spec = make_spec(action=discrete(3))
     policy = make_policy(spec, constant_model(spec, [0, 2, 1]))
-    assert policy.greedy(np.zeros((2, 2), np.float32)).tolist() == [1, 1]
+    assert policy.greedy(policy.outputs(np.zeros((2, 2), np.float32))).tolist() == [1, 1]
 
 
 def test_greedy_takes_the_mean() -> None:
     spec = make_spec(action=box())
     policy = make_policy(spec, constant_model(spec, [3, -7], log_std=2.0))
-    assert policy.greedy(np.zeros((1, 2), np.float32)).tolist() == [[3, -7]]
+    assert policy.greedy(policy.outputs(np.zeros((1, 2), np.float32))).tolist() == [[3, -7]]
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -14,9 +14,12 @@ from dppo_redis.spec import Spec
 from learner.batch import Batch, stack
 from learner.ppo_update import PpoUpdate, UpdateReport
 from tests.factories import (
+    CPU,
+    actions_of,
     box,
     constant_model,
     discrete,
+    inputs_of,
     make_batch,
     make_model,
     make_policy,
@@ -32,13 +35,15 @@ SPECS = pytest.mark.parametrize("spec", [DISCRETE, BOX], ids=["discrete", "box"]
 
 
 def updater(
-    model: ActorCritic, ppo: PpoConfig | None = None, update_epochs: int = 2, seed: int = 0
+    spec: Spec, model: ActorCritic, ppo: PpoConfig | None = None, update_epochs: int = 2, seed: int = 0
 ) -> PpoUpdate:
-    return PpoUpdate(model, ppo or make_ppo(), update_epochs, seed, torch.device("cpu"))
+    return PpoUpdate(model, spec, ppo or make_ppo(), update_epochs, seed, CPU)
 
 
-def trained(batch: Batch, model: ActorCritic, progress: float = 0.0, **ppo: object) -> UpdateReport:
-    return updater(model, make_ppo(**ppo)).update(batch, progress)
+def trained(
+    spec: Spec, batch: Batch, model: ActorCritic, progress: float = 0.0, **ppo: object
+) -> UpdateReport:
+    return updater(spec, model, make_ppo(**ppo)).update(batch, progress)
 
 
 def weights_of(model: ActorCritic) -> Tensor:
@@ -60,8 +65,8 @@ def fresh_batch(spec: Spec, model: ActorCritic, count: int = 4, seed: int = 0) -
     return stack([replace(rollout, actions=actions, log_probs=policy.log_probs(outputs, actions))])
 
 
-def ratio_error_of(batch: Batch, model: ActorCritic) -> float:
-    error = trained(batch, model).ratio_error
+def ratio_error_of(spec: Spec, batch: Batch, model: ActorCritic) -> float:
+    error = trained(spec, batch, model).ratio_error
     assert error is not None
     return error
 
@@ -70,8 +75,9 @@ def ratio_error_of(batch: Batch, model: ActorCritic) -> float:
 @SPECS
 def test_a_last_minibatch_of_one_row_leaves_everything_finite(spec: Spec) -> None:
     """Nine rows by four."""
-    model = make_model(replace(spec, rollout_steps=3))
-    report = trained(make_batch(replace(spec, rollout_steps=3), count=3), model, minibatch_size=4)
+    spec = replace(spec, rollout_steps=3)
+    model = make_model(spec)
+    report = trained(spec, make_batch(spec, count=3), model, minibatch_size=4)
     assert report.gradient_steps == 2 * 3
     assert_finite(report, model)
 
@@ -86,7 +92,7 @@ def test_equal_advantages_leave_everything_finite(spec: Spec) -> None:
         observations=np.ones_like(batch.observations),
     )
     model = make_model(spec)
-    assert_finite(trained(same, model), model)
+    assert_finite(trained(spec, same, model), model)
 
 
 @SPECS
@@ -95,7 +101,7 @@ def test_one_valid_row_leaves_everything_finite(spec: Spec) -> None:
     valid = np.zeros_like(batch.valid)
     valid[2, 1] = True
     model = make_model(spec)
-    report = trained(replace(batch, valid=valid), model)
+    report = trained(spec, replace(batch, valid=valid), model)
     assert report.gradient_steps == 2
     assert_finite(report, model)
 
@@ -105,7 +111,7 @@ def test_a_batch_without_valid_rows_makes_no_step(spec: Spec) -> None:
     batch = make_batch(spec)
     model = make_model(spec)
     before = weights_of(model)
-    report = trained(replace(batch, valid=np.zeros_like(batch.valid)), model)
+    report = trained(spec, replace(batch, valid=np.zeros_like(batch.valid)), model)
     assert report.gradient_steps == 0
     assert report.ratio_error is None
     assert_finite(report, model)
@@ -115,12 +121,12 @@ def test_a_batch_without_valid_rows_makes_no_step(spec: Spec) -> None:
 @SPECS
 def test_the_ratio_is_one_before_the_first_step_on_fresh_data(spec: Spec) -> None:
     model = scattered_model(spec)
-    assert ratio_error_of(fresh_batch(spec, model), model) < 1e-4
+    assert ratio_error_of(spec, fresh_batch(spec, model), model) < 1e-4
 
 
 @SPECS
 def test_the_ratio_shows_data_of_another_policy(spec: Spec) -> None:
-    assert ratio_error_of(fresh_batch(spec, make_model(spec)), scattered_model(spec)) > 0.1
+    assert ratio_error_of(spec, fresh_batch(spec, make_model(spec)), scattered_model(spec)) > 0.1
 
 
 @SPECS
@@ -129,20 +135,20 @@ def test_the_ratio_is_judged_by_rollouts_of_staleness_zero_alone(spec: Spec) -> 
     model = scattered_model(spec)
     fresh, stale = fresh_batch(spec, model), fresh_batch(spec, make_model(spec))
     mixed = replace(fresh, log_probs=np.concatenate([fresh.log_probs[:, :2], stale.log_probs[:, 2:]], axis=1))
-    assert ratio_error_of(replace(mixed, staleness=np.array([0, 0, 1, 3])), model) < 1e-4
-    assert ratio_error_of(replace(mixed, staleness=np.array([1, 0, 0, 3])), scattered_model(spec)) > 0.1
+    assert ratio_error_of(spec, replace(mixed, staleness=np.array([0, 0, 1, 3])), model) < 1e-4
+    assert ratio_error_of(spec, replace(mixed, staleness=np.array([1, 0, 0, 3])), scattered_model(spec)) > 0.1
 
 
 def test_without_a_rollout_of_staleness_zero_no_ratio_is_reported() -> None:
     batch = replace(make_batch(DISCRETE), staleness=np.array([1, 2]))
-    assert trained(batch, make_model(DISCRETE)).ratio_error is None
+    assert trained(DISCRETE, batch, make_model(DISCRETE)).ratio_error is None
 
 
 @SPECS
 def test_the_same_seed_and_batch_give_the_same_weights_bit_for_bit(spec: Spec) -> None:
     def after(seed: int) -> Tensor:
         model = make_model(spec)
-        updates = updater(model, make_ppo(minibatch_size=4), seed=seed)
+        updates = updater(spec, model, make_ppo(minibatch_size=4), seed=seed)
         for batch_seed in range(3):
             updates.update(make_batch(spec, seed=batch_seed), 0.0)
         return weights_of(model)
@@ -151,23 +157,23 @@ def test_the_same_seed_and_batch_give_the_same_weights_bit_for_bit(spec: Spec) -
     assert not torch.equal(after(1), after(2))
 
 
-def probability_of_first(model: ActorCritic) -> float:
+def probability_of_first(spec: Spec, model: ActorCritic) -> float:
+    inputs, actions = inputs_of(spec, np.zeros((1, 2), np.float32)), actions_of(spec, np.zeros(1, np.int64))
     with torch.no_grad():
-        log_probs, _ = model.log_probs_and_entropy(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64))
-    return float(log_probs.exp())
+        return float(model.evaluate(inputs, actions).log_probs.exp())
 
 
 def test_updates_raise_the_probability_of_the_better_action() -> None:
     """A bandit of two arms, of which the first pays 1 and the second nothing."""
     spec = make_spec(action=discrete(2), rollout_steps=16)
     model = make_model(spec)
-    updates = updater(model, make_ppo(learning_rate=0.01), update_epochs=4)
-    reached = [probability_of_first(model)]
+    updates = updater(spec, model, make_ppo(learning_rate=0.01), update_epochs=4)
+    reached = [probability_of_first(spec, model)]
     for seed in range(15):
         batch = fresh_batch(spec, model, seed=seed)
         rewards = (batch.actions == 0).astype(np.float32)
         updates.update(replace(batch, rewards=rewards, observations=np.zeros_like(batch.observations)), 0.0)
-        reached.append(probability_of_first(model))
+        reached.append(probability_of_first(spec, model))
     assert reached[0] == pytest.approx(0.5, abs=0.02)
     assert reached[1] > reached[0]
     assert reached[-1] > 0.9
@@ -177,7 +183,7 @@ def test_updates_move_a_continuous_policy_to_the_better_actions() -> None:
     """The reward is highest at (0.5, -0.5); the policy begins at (0, 0)."""
     spec = make_spec(action=box(), rollout_steps=64)
     model = constant_model(spec, [0, 0], log_std=-1.0)
-    updates = updater(model, make_ppo(learning_rate=0.01), update_epochs=4)
+    updates = updater(spec, model, make_ppo(learning_rate=0.01), update_epochs=4)
     for seed in range(20):
         batch = fresh_batch(spec, model, seed=seed)
         rewards = -np.square(batch.actions - np.array([0.5, -0.5])).sum(-1).astype(np.float32)
@@ -191,7 +197,7 @@ def test_the_critic_learns_the_returns() -> None:
     """Every episode is one step of reward 3."""
     spec = make_spec(action=discrete(2), rollout_steps=16)
     model = make_model(spec)
-    updates = updater(model, make_ppo(learning_rate=0.01), update_epochs=10)
+    updates = updater(spec, model, make_ppo(learning_rate=0.01), update_epochs=10)
     losses = []
     for seed in range(10):
         batch = fresh_batch(spec, model, seed=seed)
@@ -205,7 +211,12 @@ def test_the_learning_rate_falls_linearly_to_zero(progress: float, share: float)
     model = make_model(DISCRETE)
     before = weights_of(model)
     report = trained(
-        make_batch(DISCRETE), model, progress=progress, learning_rate=0.01, anneal_learning_rate=True
+        DISCRETE,
+        make_batch(DISCRETE),
+        model,
+        progress=progress,
+        learning_rate=0.01,
+        anneal_learning_rate=True,
     )
     assert report.learning_rate == pytest.approx(0.01 * share)
     assert torch.equal(weights_of(model), before) == (share == 0)
@@ -222,7 +233,7 @@ def test_clip_range_and_entropy_bonus_fall_likewise(progress: float) -> None:
 
 def _after(progress: float, **ppo: object) -> ActorCritic:
     model = make_model(DISCRETE)
-    trained(make_batch(DISCRETE), model, progress=progress, **ppo)
+    trained(DISCRETE, make_batch(DISCRETE), model, progress=progress, **ppo)
     return model
 
 
@@ -231,25 +242,25 @@ def test_passes_end_once_the_divergence_of_one_exceeds_its_target() -> None:
     knobs = {"learning_rate": 0.5, "minibatch_size": 16}
     for target_kl, steps in ((None, 6), (1e6, 6), (1e-4, 2)):
         model = make_model(DISCRETE)
-        updates = updater(model, make_ppo(target_kl=target_kl, **knobs), update_epochs=6)
+        updates = updater(DISCRETE, model, make_ppo(target_kl=target_kl, **knobs), update_epochs=6)
         assert updates.update(fresh_batch(DISCRETE, model), 0.0).gradient_steps == steps
 
 
 def test_the_learning_rate_stays_without_annealing() -> None:
-    report = trained(make_batch(DISCRETE), make_model(DISCRETE), progress=0.9, learning_rate=0.01)
+    report = trained(DISCRETE, make_batch(DISCRETE), make_model(DISCRETE), progress=0.9, learning_rate=0.01)
     assert report.learning_rate == 0.01
 
 
 def test_an_update_makes_all_its_passes_over_all_minibatches() -> None:
     """Eight rows by three are three minibatches."""
-    updates = updater(make_model(DISCRETE), make_ppo(minibatch_size=3), update_epochs=5)
+    updates = updater(DISCRETE, make_model(DISCRETE), make_ppo(minibatch_size=3), update_epochs=5)
     assert updates.update(make_batch(DISCRETE), 0.0).gradient_steps == 5 * 3
 
 
 def test_gradients_are_clipped_to_the_norm_given() -> None:
     model = scattered_model(DISCRETE)
     batch = make_batch(DISCRETE)
-    trained(replace(batch, rewards=1000 * batch.rewards), model, max_grad_norm=0.125)
+    trained(DISCRETE, replace(batch, rewards=1000 * batch.rewards), model, max_grad_norm=0.125)
     norms = [float(parameter.grad.norm()) for parameter in model.parameters() if parameter.grad is not None]
     assert math.hypot(*norms) == pytest.approx(0.125, rel=1e-3)
 
@@ -265,7 +276,7 @@ def test_the_report_shows_the_loss_of_the_first_step_when_there_is_only_one() ->
         for parameter in model.value.parameters():
             parameter.zero_()
     batch = replace(fresh_batch(spec, model, count=1), rewards=np.array([[2]], np.float32))
-    report = updater(model, update_epochs=1).update(batch, 0.0)
+    report = updater(spec, model, update_epochs=1).update(batch, 0.0)
     expected = UpdateReport(
         policy_loss=0.0,
         value_loss=2.0,
@@ -310,7 +321,9 @@ def test_returns_bootstrap_from_the_right_observation(end: str | None, value_los
         "last_observations": np.array([[4, 9]], np.float32),
         "final_observations": np.array([[7, 9]] if end else np.empty((0, 2)), np.float32),
     }
-    updates = updater(model_that_values_the_first_coordinate(spec), make_ppo(gamma=0.5), update_epochs=1)
+    updates = updater(
+        spec, model_that_values_the_first_coordinate(spec), make_ppo(gamma=0.5), update_epochs=1
+    )
     report = updates.update(stack([replace(rollout, **numbers)]), 0.0)  # type: ignore[arg-type]
     assert report.value_loss == pytest.approx(value_loss)
 
@@ -322,7 +335,7 @@ def test_a_critic_that_is_right_explains_all_variance_and_a_constant_one_none() 
     batch = replace(batch, rewards=batch.observations[..., 0])
 
     def explained(scale: float) -> float:
-        return trained(batch, model_that_values_the_first_coordinate(spec, scale)).explained_variance
+        return trained(spec, batch, model_that_values_the_first_coordinate(spec, scale)).explained_variance
 
     assert explained(1.0) == pytest.approx(1.0, abs=1e-5)
     assert explained(0.0) == pytest.approx(0.0, abs=1e-5)
@@ -340,7 +353,7 @@ def test_rows_that_are_not_valid_have_no_influence_at_all(spec: Spec) -> None:
         spoiled = {name: getattr(batch, name).copy() for name in ("observations", "rewards", "log_probs")}
         for array in spoiled.values():
             array[~batch.valid] = junk
-        updater(model).update(replace(batch, **spoiled), 0.0)
+        updater(spec, model).update(replace(batch, **spoiled), 0.0)
         return weights_of(model)
 
     assert torch.equal(after(0), after(1000))
@@ -358,5 +371,5 @@ def test_absurd_but_finite_numbers_leave_the_weights_finite(spec: Spec, name: st
     array = getattr(batch, name).copy()
     array[1:3, 0] = number
     model = make_model(spec)
-    trained(replace(batch, **{name: array}), model)
+    trained(spec, replace(batch, **{name: array}), model)
     assert bool(weights_of(model).isfinite().all())

@@ -8,12 +8,13 @@ import pytest
 
 from dppo_redis.errors import WireError
 from dppo_redis.rollout import ARRAY_NAMES, MAX_ENVIRONMENTS, Rollout, validate
-from dppo_redis.spec import Spec
+from dppo_redis.spec import NetworkSpec, Spec
 from dppo_redis.wire import decode_rollout, encode_rollout
 from tests.factories import box, discrete, make_rollout, make_spec
 
-DISCRETE = make_spec(action=discrete(3))
-BOX = make_spec(action=box())
+RECURRENT = NetworkSpec(hidden=(8,), memory="gru", memory_size=2)
+DISCRETE = make_spec(action=discrete(3), frame_stack=3, network=RECURRENT)
+BOX = make_spec(action=box(), frame_stack=3, network=RECURRENT)
 SPECS = pytest.mark.parametrize("spec", [DISCRETE, BOX], ids=["discrete", "box"])
 FLOATS = (
     "observations",
@@ -21,6 +22,8 @@ FLOATS = (
     "rewards",
     "final_observations",
     "last_observations",
+    "frames_before",
+    "memory",
     "discounted_returns",
     "episode_returns",
 )
@@ -46,7 +49,7 @@ def changed(array: Any, place: tuple[int, ...], value: float) -> Any:
 @SPECS
 def test_a_good_rollout_passes_before_and_after_the_wire(spec: Spec) -> None:
     validate(good(spec), spec)
-    validate(decode_rollout(encode_rollout(good(spec))), spec)
+    validate(decode_rollout(encode_rollout(good(spec)), spec), spec)
 
 
 @SPECS

@@ -5,22 +5,72 @@ import math
 from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
 import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
+from dppo_redis.actions import describe_actions
+from dppo_redis.config import EnvValue
 from dppo_redis.errors import ConfigurationError
-from dppo_redis.spaces import ObservationSpec
-from dppo_redis.spec import WIRE_SCHEMA, JoinSettings, RunDescription, Spec, describe_run
-from tests.factories import box, discrete, make_config, make_description, make_spec
+from dppo_redis.spaces import ObservationSpec, describe_observations
+from dppo_redis.spec import WIRE_SCHEMA, JoinSettings, NetworkSpec, RunDescription, Spec, describe_run
+from tests.factories import box, discrete, make_config, make_description, make_spec, source
 
-SPEC = make_spec(env_kwargs={"gravity": 9.8, "wind": True, "mode": "hard", "lanes": 3})
+OBSERVATIONS = [
+    Discrete(2),
+    Discrete(2, start=1),
+    MultiDiscrete([2, 2]),
+    MultiBinary(2),
+    Box(0, 255, (8, 8), np.uint8),
+    Box(0, 1, (8, 8), np.uint8),
+    Box(0, 255, (8, 8, 1), np.uint8),
+    Dict({"a": Discrete(2), "b": Box(-1, 1, (2,))}),
+    Dict({"b": Discrete(2), "a": Box(-1, 1, (2,))}),
+    Tuple([Discrete(2), Box(-1, 1, (2,))]),
+]
+ACTIONS = [
+    MultiDiscrete([2, 3]),
+    MultiDiscrete([3, 2]),
+    MultiDiscrete([2, 3], start=[1, 0]),
+    MultiDiscrete(np.array([[2, 3]])),
+    MultiBinary(2),
+    Dict({"a": Discrete(2), "b": Box(-1, np.inf, (2,), np.float32)}),
+    Dict({"b": Discrete(2), "a": Box(-1, np.inf, (2,), np.float32)}),
+    Tuple([Discrete(2), Tuple([Discrete(3), Box(-1, 1, (2,))])]),
+    Tuple([Tuple([Discrete(2), Discrete(3)]), Box(-1, 1, (2,))]),
+]
+KWARGS: dict[str, EnvValue] = {"gravity": 9.8, "wind": True, "mode": "hard", "lanes": 3}
+SPEC = make_spec(env_kwargs=KWARGS, wrappers=("A", "B"))
 OTHERS: dict[str, list[Any]] = {
-    "env_id": ["Other-v0"],
-    "env_kwargs": [{}, {**SPEC.env_kwargs, "gravity": 9.81}, {**SPEC.env_kwargs, "wind": False}],
-    "observation": [ObservationSpec(3, "float32"), ObservationSpec(2, "float64")],
-    "action": [discrete(3), discrete(2, start=1), box(), box((-1, 1), (-1, math.inf)), box(dtype="float64")],
+    "environment": [
+        replace(SPEC.environment, env_id="Other-v0"),
+        *(replace(SPEC.environment, env_kwargs=x) for x in ({}, {**KWARGS, "wind": False})),
+        replace(SPEC.environment, env_kwargs={**KWARGS, "gravity": 9.81}),
+        *(replace(SPEC.environment, wrappers=x) for x in ((), ("B", "A"), ("A", "B", "B"), ("A, B",))),
+    ],
+    "observation": [
+        ObservationSpec.vector(3),
+        ObservationSpec.vector(2, "float64"),
+        *(describe_observations(space) for space in OBSERVATIONS),
+    ],
+    "action": [
+        *(discrete(3), discrete(2, start=1), box(), box((-1, 1), (-1, math.inf)), box(dtype="float64")),
+        *(describe_actions(space) for space in ACTIONS),
+    ],
     "rollout_steps": [5],
-    "hidden": [(9,), (8, 8)],
-    "activation": ["relu"],
+    "network": [
+        replace(SPEC.network, **change)
+        for change in (
+            {"hidden": (9,)},
+            {"hidden": (8, 8)},
+            {"activation": "relu"},
+            {"memory": "lstm"},
+            {"memory": "gru"},
+            {"memory_size": 65},
+            {"custom": "module:Class"},
+        )
+    ],
+    "frame_stack": [2],
     "normalise_observations": [True],
     "return_discount": [0.99, 1.0],
     "wire_schema": [WIRE_SCHEMA + 1],
@@ -46,7 +96,7 @@ def test_no_two_of_these_specs_share_a_digest() -> None:
 
 
 def test_the_digest_is_sixteen_hex_digits_and_the_same_for_equal_specs() -> None:
-    again = make_spec(env_kwargs=dict(reversed(SPEC.env_kwargs.items())))
+    again = make_spec(env_kwargs=dict(reversed(KWARGS.items())), wrappers=("A", "B"))
     assert again.digest() == SPEC.digest()
     assert len(SPEC.digest()) == 16
     int(SPEC.digest(), 16)
@@ -54,8 +104,8 @@ def test_the_digest_is_sixteen_hex_digits_and_the_same_for_equal_specs() -> None
 
 def test_the_digest_of_a_known_spec_stays_what_it_was() -> None:
     """Actors and learners of two releases compare it; a change needs a new wire schema."""
-    assert make_spec().digest() == "58e61d4005893633"
-    assert make_spec(action=box((-1, math.inf), (-0.1, 0.1))).digest() == "343d1ec22440997b"
+    assert make_spec().digest() == "e42a85bd48c33f2b"
+    assert make_spec(action=box((-1, math.inf), (-0.1, 0.1))).digest() == "c7b554fa041387dc"
 
 
 @CHANGES
@@ -75,7 +125,7 @@ def test_differences_are_never_empty_when_digests_differ(value: Any) -> None:
 
 
 def test_equal_specs_have_no_differences() -> None:
-    assert SPEC.differences(make_spec(env_kwargs=dict(SPEC.env_kwargs))) == []
+    assert SPEC.differences(make_spec(env_kwargs=dict(KWARGS), wrappers=("A", "B"))) == []
 
 
 @CHANGES
@@ -108,7 +158,7 @@ def test_a_description_carries_the_digest_of_its_spec() -> None:
         "[]",
         "{}",
         '{"spec": 1, "join": {}}',
-        '{"spec": {"wire_schema": 1}, "join": {}}',
+        f'{{"spec": {{"wire_schema": {WIRE_SCHEMA}}}, "join": {{}}}}',
         b"\xff\xfe",
         "[" * 10,
     ],
@@ -139,21 +189,23 @@ def test_a_learner_describes_what_its_configuration_says() -> None:
     config = make_config(
         env_id="Lander-v0",
         env_kwargs={"wind": 0.5},
+        wrappers=["TimeLimit(max_episode_steps=3)"],
+        frame_stack=4,
         seed=9,
         envs_per_actor=3,
         vectorization="async",
-        network={"hidden": [32, 16], "activation": "relu"},
+        network={"hidden": [32, 16], "activation": "relu", "memory": "gru", "memory_size": 8},
         evaluation={"episodes": 5, "interval_s": 2.0, "max_share": 0.1},
     )
-    description = describe_run(config, ObservationSpec(4, "float64"), discrete(2), rollout_steps=64)
+    observation = ObservationSpec.vector(4, "float64")
+    description = describe_run(config, observation, discrete(2), rollout_steps=64)
     assert description.spec == Spec(
-        env_id="Lander-v0",
-        env_kwargs={"wind": 0.5},
-        observation=ObservationSpec(4, "float64"),
+        environment=source("Lander-v0", "TimeLimit(max_episode_steps=3)", wind=0.5),
+        observation=observation,
         action=discrete(2),
         rollout_steps=64,
-        hidden=(32, 16),
-        activation="relu",
+        network=NetworkSpec((32, 16), "relu", "gru", 8),
+        frame_stack=4,
     )
     assert description.join == JoinSettings(9, 3, "async", 5, 2.0, 0.1)
 

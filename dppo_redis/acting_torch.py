@@ -1,0 +1,46 @@
+"""Playing a published policy in torch: networks with images, a memory, or of the user's own.
+
+Imported only by actors whose network needs it.
+"""
+
+import torch
+
+from dppo_redis.errors import WireError
+from dppo_redis.features import Normaliser
+from dppo_redis.networks import Sequences, to_inputs
+from dppo_redis.policy import ActorCritic
+from dppo_redis.spaces import Array, FloatArray
+from dppo_redis.spec import Spec
+from dppo_redis.weights import Weights
+
+_CPU = torch.device("cpu")
+
+
+class TorchNetwork:
+    """The learner's own network, on the CPU, without gradients.
+
+    Raises:
+        WireError: reason `shape`: the weights do not fit the run's spec.
+    """
+
+    def __init__(self, weights: Weights, spec: Spec, normaliser: Normaliser | None) -> None:
+        self._spec = spec
+        self._normaliser = normaliser
+        # Without memory of its own at first: initialising what is overwritten at once would take long.
+        with torch.device("cpu" if spec.network.custom else "meta"):
+            self._model = ActorCritic(spec).eval()
+        try:
+            self._model.load_acting_arrays(weights.network_arrays())
+        except RuntimeError as error:
+            raise WireError("shape", f"weights that do not fit the spec: {error}") from error
+
+    @torch.inference_mode()
+    def step(self, rows: Array, memory: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Logits and means [N, outputs] for rows [N, (k,) ...], and the memory [N, S] afterwards."""
+        spec = self._spec
+        inputs = to_inputs(spec.observation, rows, spec.frame_stack, self._normaliser, _CPU)
+        if memory.shape[1]:
+            starts = torch.zeros((1, len(memory)), dtype=torch.bool)
+            inputs = inputs.with_sequences(Sequences(starts, torch.from_numpy(memory)))
+        outputs, state = self._model.step(inputs)
+        return outputs.numpy(), state.numpy()
