@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 
 from dppo_redis.config import EnvValue, RunConfig
 from dppo_redis.errors import ConfigurationError
+from dppo_redis.lock_step import LockStep, lock_step_of
 from dppo_redis.spaces import (
     ActionSpec,
     ObservationSpec,
@@ -85,6 +86,13 @@ class JoinSettings:
     evaluation_episodes: int
     evaluation_interval_s: float
     evaluation_max_share: float
+    lock_step: LockStep | None = None
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> "JoinSettings":
+        """Inverse of `asdict`."""
+        lock_step = values["lock_step"]
+        return JoinSettings(**{**values, "lock_step": LockStep(**lock_step) if lock_step else None})
 
 
 @dataclass(frozen=True)
@@ -118,7 +126,9 @@ class RunDescription:
                     f"the run uses wire schema {schema}, this release speaks {WIRE_SCHEMA}: "
                     "install the learner's release here"
                 )
-            description = RunDescription(Spec.from_json(values["spec"]), JoinSettings(**values["join"]))
+            description = RunDescription(
+                Spec.from_json(values["spec"]), JoinSettings.from_json(values["join"])
+            )
             if description.digest != values["digest"]:
                 raise ValueError(f"its digest is {description.digest}, it says {values['digest']}")
             return description
@@ -148,5 +158,6 @@ def describe_run(
         evaluation_episodes=config.evaluation.episodes,
         evaluation_interval_s=config.evaluation.interval_s,
         evaluation_max_share=config.evaluation.max_share,
+        lock_step=lock_step_of(config, rollout_steps),
     )
     return RunDescription(spec, join)

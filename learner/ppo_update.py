@@ -177,7 +177,9 @@ class PpoUpdate:
 
     @torch.no_grad()
     def _values(self, observations: FloatArray) -> FloatArray:
-        values: FloatArray = self.model.values(torch.from_numpy(observations).to(self.device)).cpu().numpy()
+        # torch's own memory is aligned alike in every process; MKL's last bits depend on it.
+        own = torch.tensor(observations, device=self.device)
+        values: FloatArray = self.model.values(own).cpu().numpy()
         return values
 
     def _rows(self, batch: Batch) -> Rows:
