@@ -103,14 +103,18 @@ class Intake:
         self._in_hand: set[bytes] = set()
         self._alarm = _AllDropped()
         self.marks = Marks()
+        self.damaged = 0  # entries that could not be understood
 
-    def poll(self, learner_update: int, lineage: Lineage) -> list[Accepted] | None:
-        """Read once; the rollouts of a batch when it is full, else None."""
+    def poll(self, learner_update: int, lineage: Callable[[], Lineage]) -> list[Accepted] | None:
+        """Read once; the rollouts of a batch when it is full, else None.
+
+        The lineage is asked for after the read, in which a new epoch may have begun.
+        """
         dropped = []
         for entry in self._entries.read(self._wanted(), BLOCK_MS):
             if entry.id in self._in_hand:
                 continue  # delivered again after a lost reply, while we hold it
-            settlement = self._consider(entry, learner_update, lineage)
+            settlement = self._consider(entry, learner_update, lineage())
             if settlement is not None:
                 dropped.append(settlement)
         self._settle(dropped)
@@ -139,6 +143,11 @@ class Intake:
     def gathered(self) -> int:
         """Rollouts in hand that wait for their batch to fill."""
         return len(self._gathered)
+
+    @property
+    def slots(self) -> set[int]:
+        """Whose they are."""
+        return {accepted.header.actor for accepted in self._gathered}
 
     def settled(self, batch: Sequence[Accepted]) -> None:
         """The batch is settled; its entries will not be delivered again."""
@@ -181,6 +190,7 @@ class Intake:
                 return _refused(entry.id, refusal, header)
             self._take(entry, header)
         except WireError as error:
+            self.damaged += 1
             self._quarantine(entry, error)
             return Settlement(entry.id, Outcome.REFUSED, error.reason)
         return None

@@ -27,6 +27,7 @@ from learner.progress import Progress
 
 _RATIO_TOLERANCE = 1e-3
 _ASK_PERIOD_S = 1.0
+_LONG_WAIT_S = 30.0
 _log = logging.getLogger("dppo")
 
 
@@ -51,7 +52,7 @@ class Learner:
         self.finished: Finished | None = None
         self.published_update = -1
         self.published_at = 0.0
-        self.dropped_before = 0  # rollouts lost or refused until the last publication
+        self.missed_before = 0  # rollouts lost or damaged until the last publication
         self.evaluation: Evaluation | None = None
         self.train_began: float | None = None  # monotonic; when the first rollout came
         self.train_s_before = self.progress.train_s
@@ -96,7 +97,7 @@ class Learner:
         started = time.monotonic()
         try:
             with translated():
-                batch = self.intake.poll(self.progress.update, self.authority.lineage)
+                batch = self.intake.poll(self.progress.update, lambda: self.authority.lineage)
         except TransientError as error:
             if self.rarely.due():
                 _log.warning("waiting for Redis: %s", error)
@@ -136,21 +137,23 @@ class Learner:
         )
         self.published_update = self.progress.update
         self.published_at = time.monotonic()
-        self.dropped_before = self._dropped()
+        self.missed_before = self._missed()
 
-    def _dropped(self) -> int:
-        ledger = self.authority.books.ledger
-        return ledger.of(Outcome.LOST) + ledger.of(Outcome.REFUSED)
+    def _missed(self) -> int:
+        return self.authority.books.ledger.of(Outcome.LOST) + self.intake.damaged
 
     def _ask_again(self) -> None:
         """In lock-step mode nothing replaces a rollout that was lost but its own actor.
 
         It sends again what it has for these weights once it sees them under a new version.
         """
-        due = time.monotonic() - self.published_at >= _ASK_PERIOD_S
-        if due and self._dropped() > self.dropped_before:
+        waited_s = time.monotonic() - self.published_at
+        if waited_s >= _ASK_PERIOD_S and self._missed() > self.missed_before:
             _log.warning("rollouts of update %d were lost: asking for them again", self.progress.update)
             self.publish()
+        elif self.lock_step and waited_s >= _LONG_WAIT_S and self.rarely.due():
+            awaited = sorted(set(range(self.lock_step.actors)) - self.intake.slots)
+            _log.warning("update %d waits for slots %s", self.progress.update, awaited)
 
     def _save_when_due(self, steps_before: int) -> None:
         """By the clock; in lock-step mode, where a run must be able to go on exactly, by the update."""

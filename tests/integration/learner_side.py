@@ -94,7 +94,7 @@ class Reader:
     consumer: RolloutConsumer
 
     def poll(self, update: int = 0) -> list[Accepted] | None:
-        return self.intake.poll(update, self.authority.lineage)
+        return self.intake.poll(update, lambda: self.authority.lineage)
 
     def poll_until(self, settled: int, update: int = 0, most: int = 50) -> list[Accepted]:
         """Poll until `settled` rollouts have an outcome or are in the batch; the batch."""

@@ -66,7 +66,7 @@ class Desk:
         self.refused.append(error.reason)
 
     def poll(self, update: int = 0) -> list[Accepted] | None:
-        return self.intake.poll(update, LINEAGE)
+        return self.intake.poll(update, lambda: LINEAGE)
 
 
 class TestBatch:
