@@ -132,9 +132,11 @@ class CheckpointConfig(Section):
     path: ClassVar[str] = "checkpoint."
 
     interval_s: float = Field(10.0, ge=0, le=86_400)
-    """Time between two checkpoints"""
+    """Time between two checkpoints; in lock-step mode there is one for each segment instead"""
     keep: int = Field(3, ge=1, le=1000)
     """Newest checkpoints kept"""
+    milestone_steps: int | None = Field(None, ge=1)
+    """Trained steps between two checkpoints that are kept for ever; default: none are"""
 
 
 class RunConfig(Section):
@@ -169,7 +171,11 @@ class RunConfig(Section):
     publish_every: int = Field(1, ge=1, le=1000)
     """Updates between two publications of weights"""
     max_staleness: int = Field(4, ge=0, le=10_000)
-    """Oldest data trained on, in updates; older rollouts are dropped and counted"""
+    """Oldest data trained on, in updates; older rollouts are dropped and counted; 0 in lock-step mode"""
+    lock_step: bool = False
+    """Staleness 0 and reproducible: each update takes the same number of rollouts of every actor"""
+    segment_updates: int = Field(50, ge=1, le=1_000_000)
+    """Lock-step mode: updates after which a checkpoint is written and all environments start anew"""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Where the learner computes: auto, cpu, cuda or cuda:N"""
     ppo: PpoConfig = PpoConfig()
@@ -177,8 +183,18 @@ class RunConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
 
+    @property
+    def staleness_limit(self) -> int:
+        """Oldest data trained on, in updates, in this run's mode."""
+        return 0 if self.lock_step else self.max_staleness
+
     @model_validator(mode="after")
     def _feasible(self) -> Self:
+        if self.lock_step and self.publish_every != 1:
+            raise ConfigurationError(
+                f"lock_step trains every update on rollouts of its own weights (publish_every is "
+                f"{self.publish_every}): set publish_every to 1"
+            )
         if self.max_staleness < self.publish_every:
             raise ConfigurationError(
                 f"max_staleness ({self.max_staleness}) must be at least publish_every "

@@ -87,7 +87,8 @@ def to_inputs(
     """Rows [B, ...] of observations, or [B, k, ...] of stacked frames, as a network reads them."""
 
     def to_device(array: Array) -> Tensor:
-        return torch.from_numpy(array if array.flags.writeable else array.copy()).to(device)
+        # Torch's own memory is aligned alike in every process; the last bits of a product depend on it.
+        return torch.tensor(array, device=device)
 
     allowed = mask(observation, rows, frames)
     return Inputs(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from dppo_redis.actions import ActionSpec
 from dppo_redis.config import RunConfig
 from dppo_redis.errors import ConfigurationError
+from dppo_redis.lock_step import lock_step_of
 from dppo_redis.spaces import ObservationSpec
 
 SERIAL_UPDATE_EPOCHS = 10
@@ -39,11 +40,13 @@ def derive(
     Raises:
         ConfigurationError: settings that cannot work together, with the number to change.
     """
-    actors = 1 if serial else config.actors
+    actors = 1 if serial and not config.lock_step else config.actors
     ppo = config.ppo
     rollout_steps = config.rollout_steps or max(1, ppo.batch_steps // (actors * config.envs_per_actor))
     rows = rollout_steps * config.envs_per_actor
-    per_update = rollouts_missing(0, rows, ppo.batch_steps)
+    lock_step = lock_step_of(config, rollout_steps)
+    fresh = serial or lock_step is not None  # every batch has staleness 0
+    per_update = lock_step.rollouts_per_update if lock_step else rollouts_missing(0, rows, ppo.batch_steps)
     samples = per_update * rows
     if config.network.memory != "none" and ppo.minibatch_size % rollout_steps:
         raise ConfigurationError(
@@ -52,9 +55,13 @@ def derive(
             f"set ppo.minibatch_size to {rollout_steps * max(1, round(ppo.minibatch_size / rollout_steps))}, "
             "or choose rollout_steps"
         )
-    epochs = ppo.update_epochs or (SERIAL_UPDATE_EPOCHS if serial else DISTRIBUTED_UPDATE_EPOCHS)
-    high = backlog_high(per_update, actors, config.max_staleness, config.publish_every)
-    if not serial and high < 1:
+    epochs = ppo.update_epochs or (SERIAL_UPDATE_EPOCHS if fresh else DISTRIBUTED_UPDATE_EPOCHS)
+    high = (
+        per_update
+        if lock_step
+        else backlog_high(per_update, actors, config.max_staleness, config.publish_every)
+    )
+    if not fresh and high < 1:
         needed = math.ceil((actors + 1) / per_update) + config.publish_every - 2
         raise ConfigurationError(
             f"{actors} actors with {per_update} rollouts per update cannot stay within "
@@ -69,7 +76,7 @@ def derive(
         update_epochs=epochs,
         gradient_steps_per_update=epochs * math.ceil(samples / ppo.minibatch_size),
         backlog_high=high,
-        expected_lag=0.0 if serial else expected_lag(high, actors, per_update, config.publish_every),
+        expected_lag=0.0 if fresh else expected_lag(high, actors, per_update, config.publish_every),
         rollout_bytes=_rollout_bytes(rows, config.envs_per_actor, observation, action),
     )
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 from dppo_redis.actions import ActionSpec
 from dppo_redis.config import EnvValue, RunConfig
 from dppo_redis.errors import ConfigurationError
+from dppo_redis.lock_step import LockStep, lock_step_of
 from dppo_redis.spaces import ObservationSpec
 
 WIRE_SCHEMA = 2  # changes when the layout of a rollout or of the weights changes
@@ -111,6 +112,13 @@ class JoinSettings:
     evaluation_episodes: int
     evaluation_interval_s: float
     evaluation_max_share: float
+    lock_step: LockStep | None = None
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> "JoinSettings":
+        """Inverse of `asdict`."""
+        lock_step = values["lock_step"]
+        return JoinSettings(**{**values, "lock_step": LockStep(**lock_step) if lock_step else None})
 
 
 @dataclass(frozen=True)
@@ -144,7 +152,9 @@ class RunDescription:
                     f"the run uses wire schema {schema}, this release speaks {WIRE_SCHEMA}: "
                     "install the learner's release here"
                 )
-            description = RunDescription(Spec.from_json(values["spec"]), JoinSettings(**values["join"]))
+            description = RunDescription(
+                Spec.from_json(values["spec"]), JoinSettings.from_json(values["join"])
+            )
             if description.digest != values["digest"]:
                 raise ValueError(f"its digest is {description.digest}, it says {values['digest']}")
             return description
@@ -178,5 +188,6 @@ def describe_run(
         evaluation_episodes=config.evaluation.episodes,
         evaluation_interval_s=config.evaluation.interval_s,
         evaluation_max_share=config.evaluation.max_share,
+        lock_step=lock_step_of(config, rollout_steps),
     )
     return RunDescription(spec, join)

@@ -27,6 +27,7 @@ from dppo_redis.run_store import RunStore
 from dppo_redis.shutdown import StopRequest, run_service
 from dppo_redis.spec import RunDescription, describe_run, source_of
 from learner.authority import Authority
+from learner.batch_rule import BatchRule, ElasticBatch, LockStepBatch
 from learner.build import build_ppo
 from learner.checkpoint import Checkpoints
 from learner.intake import Intake
@@ -75,7 +76,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         Registry(keeper_client, keys),
         learner.status,
         derived.rollouts_per_update,
-        config.max_staleness,
+        config.staleness_limit,
         config.publish_every,
         config.actors,
     )
@@ -103,8 +104,13 @@ def _build(
     patience = Patience(stop)
     store = RunStore(client, keys)
     ppo = build_ppo(config, description, derived.update_epochs)
+    plan = description.join.lock_step
     checkpoints = Checkpoints(
-        options.run_dir / "checkpoints", options.run, description.digest, config.checkpoint.keep
+        options.run_dir / "checkpoints",
+        options.run,
+        description.digest,
+        config.checkpoint.keep,
+        segment_updates=plan.segment_updates if plan else 1,
     )
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     authority = Authority(client, keys, description, owner, stop)
@@ -115,14 +121,16 @@ def _build(
         logging.getLogger("dppo").info("resuming at update %d", progress.update)
     authority.acquire(snapshot.epoch if snapshot else 0, progress.update)
     consumer = RolloutConsumer(client, keys, authority.restore_stream)
+    rule: BatchRule = ElasticBatch(config.ppo.batch_steps, derived.rollout_rows)
+    if plan is not None:
+        rule = LockStepBatch(plan)
     intake = Intake(
         consumer,
         description.spec,
         authority.settle,
         partial(_quarantine, store, patience),
-        config.ppo.batch_steps,
-        config.max_staleness,
-        derived.rollout_rows,
+        rule,
+        config.staleness_limit,
     )
     if snapshot:
         intake.marks = snapshot.marks
@@ -133,6 +141,7 @@ def _build(
         config=config,
         ppo=ppo,
         progress=progress,
+        lock_step=plan,
         authority=authority,
         intake=intake,
         store=store,

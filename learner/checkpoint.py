@@ -1,4 +1,5 @@
-"""The whole learner in a file: written aside, flushed, read back, then renamed. The last k are kept.
+"""The whole learner in a file: written aside, flushed, read back, then renamed. The last k are kept,
+and milestones for ever.
 
 Plain values and tensors only, so `weights_only=True` loads it. A file of another run or spec, or
 one that lacks a part, is refused; a damaged newest one is skipped with a warning.
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from dppo_redis.errors import CheckpointError, ConfigurationError
+from dppo_redis.files import write_aside
 from dppo_redis.ledger import Books, Ledger
 from dppo_redis.normaliser import RunningMoments
 from learner.intake import Marks
@@ -45,16 +47,21 @@ class Snapshot:
 
 
 class Checkpoints:
-    """The checkpoints of one run in its directory."""
+    """The checkpoints of one run in its directory.
 
-    def __init__(self, directory: Path, run: str, spec: str, keep: int) -> None:
+    In lock-step mode a run goes on from the start of a segment only, so those are the ones kept; the
+    last one, wherever it was written, stands beside them.
+    """
+
+    def __init__(self, directory: Path, run: str, spec: str, keep: int, segment_updates: int = 1) -> None:
         self.directory = directory
         self._run = run
         self._spec = spec
         self._keep = keep
+        self._segment_updates = segment_updates
 
-    def save(self, ppo: PpoUpdate, snapshot: Snapshot) -> Path:
-        """Write a checkpoint; older ones beyond the last `keep` are deleted afterwards.
+    def save(self, ppo: PpoUpdate, snapshot: Snapshot, *, milestone: bool = False) -> Path:
+        """Write a checkpoint, a copy as `milestone`; then delete all but the last `keep` checkpoints.
 
         Raises:
             CheckpointError: the disk refuses; the older files are untouched.
@@ -70,12 +77,16 @@ class Checkpoints:
             torch.load(aside, weights_only=True)
             aside.replace(file)
             _flush_directory(self.directory)
+            if milestone:
+                name = f"milestone-{snapshot.progress.trained_steps:012d}.pt"
+                write_aside(self.directory / name, file.read_bytes())
         except (OSError, RuntimeError) as error:
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)
             raise CheckpointError(f"cannot save {file}: {error}") from error
+        kept = {file, *self._resumable()[: self._keep]}
         half_written = self.directory.glob("*.writing")  # by a process that was killed
-        for old in (*self.files()[self._keep :], *half_written):
+        for old in (*(set(self.files()) - kept), *half_written):
             old.unlink(missing_ok=True)
         return file
 
@@ -83,14 +94,22 @@ class Checkpoints:
         """All checkpoints, newest first."""
         return sorted(self.directory.glob("checkpoint-*.pt"), reverse=True)
 
+    def _resumable(self) -> list[Path]:
+        """Those at the start of a segment, newest first."""
+        return [file for file in self.files() if update_of(file) % self._segment_updates == 0]
+
     def restore(self, ppo: PpoUpdate) -> Snapshot | None:
         """Load the newest usable checkpoint into `ppo`; None when there is no file at all.
+
+        In lock-step mode that is the newest at the start of a segment: what was trained since is
+        trained again, and comes out the same.
 
         Raises:
             ConfigurationError: the files are of another run or spec.
             CheckpointError: there are files, but none can be read.
         """
-        files = self.files()
+        resumable = self._resumable()
+        files = resumable + [file for file in self.files() if file not in resumable]
         for index, file in enumerate(files):
             try:
                 values = self._read(file)
@@ -99,6 +118,10 @@ class Checkpoints:
                 continue
             for damaged in files[:index]:  # else they would stay the newest and push out good ones
                 damaged.rename(damaged.with_suffix(".damaged"))
+            if file not in resumable:
+                _log.warning("%s is not the start of a segment: what follows is not exact", file.name)
+            elif file != self.files()[0]:
+                _log.info("training again from the start of the segment, update %d", update_of(file))
             return self._load(values, ppo)
         if files:
             raise CheckpointError(f"none of the {len(files)} checkpoints in {self.directory} can be read")
@@ -174,6 +197,17 @@ class Checkpoints:
             books=Books(Ledger(values["ledger"]), values["last_entries_added"]),
             actor_boots=values["actor_boots"],
         )
+
+
+def update_of(file: Path) -> int:
+    """The update in a checkpoint's name; -1 where somebody gave it another one."""
+    number = file.stem.removeprefix("checkpoint-")
+    return int(number) if number.isdecimal() else -1
+
+
+def is_milestone(steps_before: int, steps: int, milestone_steps: int | None) -> bool:
+    """Whether an update from `steps_before` to `steps` trained steps has passed a milestone."""
+    return milestone_steps is not None and steps // milestone_steps > steps_before // milestone_steps
 
 
 def _flush_directory(directory: Path) -> None:

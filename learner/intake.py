@@ -14,11 +14,11 @@ from typing import Protocol
 from dppo_redis.errors import WireError
 from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.logs import Rarely
-from dppo_redis.pacing import batch_is_full, rollouts_missing
 from dppo_redis.rollout import MAX_ENVIRONMENTS, Rollout, RolloutHeader, validate
 from dppo_redis.rollout_stream import Entry, parse_header
 from dppo_redis.spec import Spec
 from dppo_redis.wire import checksum, decode_rollout
+from learner.batch_rule import BatchRule
 from learner.staleness import Lineage, Verdict, judge
 
 BLOCK_MS = 500  # a tenth of the socket timeout
@@ -88,39 +88,49 @@ class Intake:
         spec: Spec,
         settle: Callable[[Sequence[Settlement]], None],
         quarantine: Quarantine,
-        batch_steps: int,
+        rule: BatchRule,
         max_staleness: int,
-        planned_rows: int,
     ) -> None:
         self._entries = entries
         self._spec = spec
         self._digest = spec.digest()
         self._settle = settle
         self._quarantine = quarantine
-        self._batch_steps = batch_steps
+        self._rule = rule
         self._max_staleness = max_staleness
-        self._last_rows = planned_rows
         self._entry_bytes = 1.0
         self._gathered: list[Accepted] = []
         self._in_hand: set[bytes] = set()
         self._alarm = _AllDropped()
         self.marks = Marks()
+        self.damaged = 0  # entries that could not be understood
 
-    def poll(self, learner_update: int, lineage: Lineage) -> list[Accepted] | None:
-        """Read once; the rollouts of a batch when it is full, else None."""
+    def poll(self, learner_update: int, lineage: Callable[[], Lineage]) -> list[Accepted] | None:
+        """Read once; the rollouts of a batch when it is full, else None.
+
+        The lineage is asked for after the read, in which a new epoch may have begun.
+        """
         dropped = []
         for entry in self._entries.read(self._wanted(), BLOCK_MS):
             if entry.id in self._in_hand:
                 continue  # delivered again after a lost reply, while we hold it
-            settlement = self._consider(entry, learner_update, lineage)
+            settlement = self._consider(entry, learner_update, lineage())
             if settlement is not None:
                 dropped.append(settlement)
         self._settle(dropped)
         self._alarm.look(len(dropped), bool(self._gathered))
-        if not batch_is_full(self._rows(), self._last_rows, self._batch_steps):
+        if self._rule.missing(self._headers()):
             return None
-        batch, self._gathered = self._gathered, []
-        return batch
+        return self._hand_over()
+
+    def _hand_over(self) -> list[Accepted]:
+        """The full batch in its order; what a dead actor left beside it is refused."""
+        gathered, self._gathered = self._gathered, []
+        order = self._rule.order([accepted.header for accepted in gathered])
+        surplus = [accepted for i, accepted in enumerate(gathered) if i not in order]
+        self._settle([_refused(accepted.entry_id, "surplus", accepted.header) for accepted in surplus])
+        self.settled(surplus)
+        return [gathered[i] for i in order]
 
     def marks_of_settled(self) -> Marks:
         """The marks without what is only in hand: another learner process may get that again."""
@@ -134,18 +144,22 @@ class Intake:
         """Rollouts in hand that wait for their batch to fill."""
         return len(self._gathered)
 
+    @property
+    def slots(self) -> set[int]:
+        """Whose they are."""
+        return {accepted.header.actor for accepted in self._gathered}
+
     def settled(self, batch: Sequence[Accepted]) -> None:
         """The batch is settled; its entries will not be delivered again."""
         self._in_hand.difference_update(accepted.entry_id for accepted in batch)
 
-    def _rows(self) -> int:
-        return sum(accepted.header.steps for accepted in self._gathered)
+    def _headers(self) -> list[RolloutHeader]:
+        return [accepted.header for accepted in self._gathered]
 
     def _wanted(self) -> int:
         """Entries still missing for the batch, bounded in number and in bytes."""
-        missing = rollouts_missing(self._rows(), self._last_rows, self._batch_steps)
         by_bytes = int(_READ_BYTES / self._entry_bytes)
-        return min(missing, max(1, by_bytes), _MOST_ENTRIES)
+        return max(1, min(self._rule.missing(self._headers()), by_bytes, _MOST_ENTRIES))
 
     def _consider(self, entry: Entry, learner_update: int, lineage: Lineage) -> Settlement | None:
         """Take an entry into the batch, or say how it is settled instead."""
@@ -168,11 +182,15 @@ class Intake:
             if verdict is Verdict.STALE:
                 self.marks.take(header)
                 return Settlement(entry.id, Outcome.STALE, steps=steps)
-            if verdict is not Verdict.FRESH:
+            refusal: str | None = verdict.value
+            if verdict is Verdict.FRESH:
+                refusal = self._rule.refusal(header, self._headers())
+            if refusal is not None:
                 self.marks.take(header)
-                return Settlement(entry.id, Outcome.REFUSED, verdict.value, steps)
+                return _refused(entry.id, refusal, header)
             self._take(entry, header)
         except WireError as error:
+            self.damaged += 1
             self._quarantine(entry, error)
             return Settlement(entry.id, Outcome.REFUSED, error.reason)
         return None
@@ -196,8 +214,11 @@ class Intake:
         self.marks.take(header)
         self._in_hand.add(entry.id)
         self._gathered.append(Accepted(entry.id, header, rollout))
-        self._last_rows = header.steps
         self._entry_bytes = max(self._entry_bytes * 0.9, float(len(payload)))
+
+
+def _refused(entry_id: bytes, reason: str, header: RolloutHeader) -> Settlement:
+    return Settlement(entry_id, Outcome.REFUSED, reason, header.steps)
 
 
 class _AllDropped:

@@ -76,6 +76,14 @@ class Keeper:
                 self._failure = error
                 return
 
+    def _backlog_high(self, living: int) -> int:
+        """Where actors wait; in lock-step mode, the only one without staleness, after their own rollouts."""
+        if self._max_staleness == 0:
+            return self._rollouts_per_update
+        actors = max(living, self._planned_actors)  # those that are only starting, too
+        high = backlog_high(self._rollouts_per_update, actors, self._max_staleness, self._publish_every)
+        return max(1, high)
+
     def tick(self) -> None:
         """One round of everything."""
         with translated():
@@ -86,9 +94,7 @@ class Keeper:
             balance = self._authority.audit()
             living = self._registry.living()
             self._registry.forget_dead(living)
-            actors = max(len(living), self._planned_actors)  # those that are only starting, too
-            high = backlog_high(self._rollouts_per_update, actors, self._max_staleness, self._publish_every)
-            high = max(1, high)
+            high = self._backlog_high(len(living))
             self._authority.write_backlog_high(high)
             if living:
                 shares = [number(report.get("wait_share")) for report in living.values()]

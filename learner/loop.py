@@ -10,13 +10,14 @@ from dataclasses import asdict, dataclass
 from dppo_redis.config import RunConfig
 from dppo_redis.errors import CheckpointError
 from dppo_redis.ledger import Outcome, Settlement
+from dppo_redis.lock_step import LockStep
 from dppo_redis.logs import Rarely
 from dppo_redis.redis_client import Patience, TransientError, translated
 from dppo_redis.run_store import PAUSE, STOP, Evaluation, RunStore
 from dppo_redis.shutdown import StopRequest
 from learner.authority import Authority
 from learner.batch import stack
-from learner.checkpoint import Checkpoints, Snapshot
+from learner.checkpoint import Checkpoints, Snapshot, is_milestone
 from learner.goal import Finished, Goal, judge_goal
 from learner.intake import Accepted, Intake
 from learner.keeper import Fields, Keeper
@@ -25,6 +26,8 @@ from learner.ppo_update import PpoUpdate, UpdateReport
 from learner.progress import Progress
 
 _RATIO_TOLERANCE = 1e-3
+_ASK_PERIOD_S = 1.0
+_LONG_WAIT_S = 30.0
 _log = logging.getLogger("dppo")
 
 
@@ -35,6 +38,7 @@ class Learner:
     config: RunConfig
     ppo: PpoUpdate
     progress: Progress
+    lock_step: LockStep | None  # None: asynchronous
     authority: Authority
     intake: Intake
     store: RunStore
@@ -47,6 +51,8 @@ class Learner:
         self.goal = Goal(self.config.env_steps, self.config.target_return, self.config.target_on)
         self.finished: Finished | None = None
         self.published_update = -1
+        self.published_at = 0.0
+        self.missed_before = 0  # rollouts lost or damaged until the last publication
         self.evaluation: Evaluation | None = None
         self.train_began: float | None = None  # monotonic; when the first rollout came
         self.train_s_before = self.progress.train_s
@@ -69,6 +75,8 @@ class Learner:
             batch = self._poll()
             if batch is not None:
                 self._train(batch)
+            elif self.lock_step is not None:
+                self._ask_again()
             self._judge()
         if self.finished is not None:
             self._finish(self.finished)
@@ -89,7 +97,7 @@ class Learner:
         started = time.monotonic()
         try:
             with translated():
-                batch = self.intake.poll(self.progress.update, self.authority.lineage)
+                batch = self.intake.poll(self.progress.update, lambda: self.authority.lineage)
         except TransientError as error:
             if self.rarely.due():
                 _log.warning("waiting for Redis: %s", error)
@@ -103,6 +111,7 @@ class Learner:
 
     def _train(self, accepted: list[Accepted]) -> None:
         started = time.monotonic()
+        steps_before = self.progress.trained_steps
         staleness = [self.progress.update - a.header.update for a in accepted]
         batch = stack([a.rollout for a in accepted], staleness)
         report = self.ppo.update(batch, self.progress.trained_steps / self.config.env_steps)
@@ -116,8 +125,7 @@ class Learner:
         self.intake.settled(accepted)
         self._compare(report)
         self._record(report, staleness, time.monotonic() - started)
-        if time.monotonic() - self.saved_at >= self.config.checkpoint.interval_s:
-            self.save()
+        self._save_when_due(steps_before)
 
     def publish(self, env_steps: int | None = None) -> None:
         """Publish the present weights."""
@@ -128,8 +136,37 @@ class Learner:
             self.authority.env_steps if env_steps is None else env_steps,
         )
         self.published_update = self.progress.update
+        self.published_at = time.monotonic()
+        self.missed_before = self._missed()
 
-    def save(self) -> None:
+    def _missed(self) -> int:
+        return self.authority.books.ledger.of(Outcome.LOST) + self.intake.damaged
+
+    def _ask_again(self) -> None:
+        """In lock-step mode nothing replaces a rollout that was lost but its own actor.
+
+        It sends again what it has for these weights once it sees them under a new version.
+        """
+        waited_s = time.monotonic() - self.published_at
+        if waited_s >= _ASK_PERIOD_S and self._missed() > self.missed_before:
+            _log.warning("rollouts of update %d were lost: asking for them again", self.progress.update)
+            self.publish()
+        elif self.lock_step and waited_s >= _LONG_WAIT_S and self.rarely.due():
+            awaited = sorted(set(range(self.lock_step.actors)) - self.intake.slots)
+            _log.warning("update %d waits for slots %s", self.progress.update, awaited)
+
+    def _save_when_due(self, steps_before: int) -> None:
+        """By the clock; in lock-step mode, where a run must be able to go on exactly, by the update."""
+        progress, checkpoint = self.progress, self.config.checkpoint
+        milestone = is_milestone(steps_before, progress.trained_steps, checkpoint.milestone_steps)
+        if self.lock_step is not None:
+            due = self.lock_step.starts_segment(progress.update)
+        else:
+            due = time.monotonic() - self.saved_at >= checkpoint.interval_s
+        if due or milestone:
+            self.save(milestone=milestone)
+
+    def save(self, *, milestone: bool = False) -> None:
         """Write a checkpoint; a full disk is reported and tried again later."""
         self._advance_clock()
         snapshot = Snapshot(
@@ -143,7 +180,7 @@ class Learner:
         )
         self.saved_at = time.monotonic()
         try:
-            self.checkpoints.save(self.ppo, snapshot)
+            self.checkpoints.save(self.ppo, snapshot, milestone=milestone)
             self.checkpoint_update = self.progress.update
         except CheckpointError as error:
             self.save_failures += 1
@@ -234,7 +271,7 @@ class Learner:
             "episodes": progress.episodes,
             "staleness_mean": round(progress.staleness_mean, 4),
             "staleness_max": progress.staleness_max,
-            "staleness_limit": self.config.max_staleness,
+            "staleness_limit": self.config.staleness_limit,
             "learner_wait_share": round(self.wait_share, 3),
             "checkpoint_update": self.checkpoint_update,
             "save_failures": self.save_failures,

@@ -36,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command is None:
         print(f"dppo-redis: no command {arguments[0]!r}; there are: {', '.join(COMMANDS)}", file=sys.stderr)
         return ExitStatus.CONFIGURATION
+    for library in ("OMP", "OPENBLAS", "MKL"):  # one compute thread; more change the last bits, too
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     try:
         # Imported only now: an actor must not wait for the learner's libraries.
         status = int(importlib.import_module(command[0]).main(arguments[1:]))

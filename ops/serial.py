@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +15,31 @@ import torch
 
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.config import RunConfig
-from dppo_redis.environments import inspect, make_vector
-from dppo_redis.errors import DppoError, StoppedError
+from dppo_redis.environments import inspect
+from dppo_redis.errors import CheckpointError, DppoError, StoppedError
+from dppo_redis.ledger import Books, Ledger
 from dppo_redis.logs import configure
-from dppo_redis.pacing import batch_is_full, derive
-from dppo_redis.rollout import Rollout, validate
+from dppo_redis.pacing import derive
 from dppo_redis.run_store import Evaluation
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import RunDescription, describe_run, source_of
 from dppo_redis.weights import Weights
 from learner.batch import stack
 from learner.build import build_ppo
+from learner.checkpoint import Checkpoints, Snapshot
 from learner.goal import Finished, Goal, judge_goal
+from learner.intake import Marks
 from learner.metrics import MetricsFiles, make_record
 from learner.ppo_update import PpoUpdate, UpdateReport
 from learner.progress import Progress
+from learner.staleness import Lineage
 from ops import cli
 from ops.options import SerialOptions, read_options
 from ops.plot import plot_run
 from ops.run_directory import check, choose, claim, prepare, write_summary
+from ops.serial_sampling import Sampling, make_sampling
 from ops.view import Screen, derived_table, progress_stream, summary_table
-from workers.collect import Collector
-from workers.envs import Environments
 from workers.evaluate import evaluate, keep_best
-from workers.seeding import actor_seeds
 
 _LINE_PERIOD_S = 2.0
 _log = logging.getLogger("dppo")
@@ -46,11 +47,11 @@ _log = logging.getLogger("dppo")
 
 @dataclass
 class Serial:
-    """A collector and an update in turn."""
+    """Sampling and an update in turn."""
 
     config: RunConfig
     description: RunDescription
-    collector: Collector
+    sampling: Sampling
     ppo: PpoUpdate
     metrics: MetricsFiles
     run_dir: Path
@@ -72,7 +73,7 @@ class Serial:
         while self.finished is None and not self.stop.requested:
             policy = self._policy()
             started = time.monotonic()
-            rollouts = self._collect(policy)
+            rollouts = self.sampling.collect(policy)
             collected = time.monotonic()
             batch = stack(rollouts)
             report = self.ppo.update(batch, self.progress.trained_steps / self.config.env_steps)
@@ -85,18 +86,6 @@ class Serial:
         if not self.stop.requested and not self._is_evaluated():
             self._evaluate()
             self._judge()
-
-    def _collect(self, policy: ActingPolicy) -> list[Rollout]:
-        """Rollouts of one batch: one, unless the rollout length was set to less."""
-        rollouts: list[Rollout] = []
-        while True:
-            rollout = self.collector.collect(policy)
-            validate(rollout, self.description.spec)
-            rollouts.append(rollout)
-            if batch_is_full(sum(r.steps for r in rollouts), rollout.steps, self.config.ppo.batch_steps):
-                return rollouts
-            # The next one is written into the same buffers.
-            rollouts[-1] = replace(rollout, **{name: array.copy() for name, array in vars(rollout).items()})
 
     def _policy(self) -> ActingPolicy:
         steps = self.progress.trained_steps
@@ -168,6 +157,27 @@ class Serial:
                 f"evaluation {f'{evaluation.return_mean:.1f}' if evaluation else '-'}"
             )
 
+    def save(self, run: str) -> None:
+        """Leave what was learnt as a checkpoint, as the learner of a fleet does."""
+        progress = self.progress
+        ledger = Ledger({"steps:trained": progress.trained_steps})
+        snapshot = Snapshot(
+            progress=progress,
+            epoch=1,
+            version=progress.update + 1,
+            lineage=Lineage(),
+            marks=Marks(),
+            books=Books(ledger),
+            actor_boots={},
+        )
+        checkpoints = Checkpoints(
+            self.run_dir / "checkpoints", run, self.description.digest, self.config.checkpoint.keep
+        )
+        try:
+            checkpoints.save(self.ppo, snapshot)
+        except CheckpointError as error:
+            _log.error("%s", error)
+
     def summary(self) -> dict[str, Any]:
         """The object that --json prints: that of `train` without the broker's fields."""
         progress, evaluation, finished = self.progress, self.evaluation, self.finished
@@ -204,17 +214,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     screen = Screen(progress_stream(options.json))
     screen.print(derived_table(config, derived, serial=True))
     description = describe_run(config, spaces.observation, spaces.action, derived.rollout_steps)
-    seeds = actor_seeds(config.seed, slot=0, boot=1, count=config.envs_per_actor)
-    vector = make_vector(
-        description.spec.environment,
-        config.envs_per_actor,
-        config.vectorization,
-        masked=spaces.observation.masked,
-    )
     serial = Serial(
         config=config,
         description=description,
-        collector=Collector(Environments(vector, seeds.environments), description.spec, seeds),
+        sampling=make_sampling(config, description),
         ppo=build_ppo(config, description, derived.update_epochs),
         metrics=MetricsFiles(directory.path, first_update=0),
         run_dir=directory.path,
@@ -228,7 +231,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         failure = error
     finally:
         serial.metrics.close()
-        serial.collector.close()
+        serial.sampling.close()
+    serial.save(directory.run)
     return _conclude(serial, directory.run, failure, json_wanted=options.json)
 
 

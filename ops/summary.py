@@ -50,7 +50,7 @@ def _empty(config: RunConfig, run_dir: Path) -> dict[str, Any]:
         "return_episodes": 0,
         "target_step": None,
         "train_return_mean": None,
-        "staleness": {"mean": 0.0, "max": 0, "limit": config.max_staleness},
+        "staleness": {"mean": 0.0, "max": 0, "limit": config.staleness_limit},
         "ledger": ledger_json(Ledger(), 0, 0, 0),
         "actors": 0,
         "actor_wait_share": 0.0,

@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A resumed run keeps its rollout length, whatever the number of actors then.
     as_used = config.model_copy(update={"rollout_steps": derived.rollout_steps})
     if options.resume:
-        _refuse_another_spec(directory, as_used, spaces)
+        _refuse_another_plan(directory, as_used, spaces)
     if stop.requested:
         return stop.exit_status
     lock = claim(directory)
@@ -75,14 +75,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         shutil.rmtree(private_dir, ignore_errors=True)
 
 
-def _refuse_another_spec(directory: RunDirectory, config: RunConfig, spaces: EnvironmentSpaces) -> None:
+def _refuse_another_plan(directory: RunDirectory, config: RunConfig, spaces: EnvironmentSpaces) -> None:
     """What a checkpoint was made for cannot change in a resumed run."""
     stored = load_toml(directory.path / CONFIG)
     before, now = (
-        describe_run(c, spaces.observation, spaces.action, c.rollout_steps or 0).spec
-        for c in (stored, config)
+        describe_run(c, spaces.observation, spaces.action, c.rollout_steps or 1) for c in (stored, config)
     )
-    differences = before.differences(now)
+    plans = [(d.join.lock_step, d.join.lock_step and d.join.envs_per_actor) for d in (before, now)]
+    if plans[0] != plans[1]:
+        raise ConfigurationError(
+            "a resumed run keeps its lock-step mode, and in it its actors, environments and segments: "
+            "leave that setting out, or start a new run"
+        )
+    differences = before.spec.differences(now.spec)
     if differences:
         raise ConfigurationError(
             f"a resumed run keeps its environment, rollout length, network and normalisation "

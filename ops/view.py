@@ -33,11 +33,13 @@ def derived_table(config: RunConfig, derived: Derived, *, serial: bool = False) 
         ),
         ("rollout", f"{derived.rollout_steps} steps x {config.envs_per_actor} environments"),
     ]
+    if config.lock_step:
+        rows.append(("lock-step", f"{config.actors} actors, segments of {config.segment_updates} updates"))
     if not serial:
         rows += [
             ("rollouts per update", f"{derived.rollouts_per_update} from {config.actors} actors"),
             ("bytes per rollout", f"{derived.rollout_bytes:,}"),
-            ("expected lag", f"{derived.expected_lag:.1f} updates (limit {config.max_staleness})"),
+            ("expected lag", f"{derived.expected_lag:.1f} updates (limit {config.staleness_limit})"),
             ("actors wait at a backlog of", f"{derived.backlog_high} rollouts"),
         ]
     for name, value in rows:

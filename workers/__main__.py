@@ -24,6 +24,7 @@ from workers.collect import Collector
 from workers.envs import Environments
 from workers.loop import Actor, ActorStats
 from workers.seeding import actor_seeds
+from workers.turn import ByBacklog, InLockStep, Turn
 
 _log = logging.getLogger("dppo")
 
@@ -90,14 +91,18 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         _log.info("run %s is over", options.run)
         return ExitStatus.DONE
     check_environment(description.spec)
+    _check_place(options, description)
     registry = Registry(client, keys)
     slot, boot = patience.call("join", lambda: registry.join(options.slot))
     _log.info("actor %d, boot %d, of run %s", slot, boot, options.run)
+    plan = description.join.lock_step
+    turn: Turn = ByBacklog(boot) if plan is None else InLockStep(plan)
     actor = Actor(
         description=description,
         boot_id=secrets.token_hex(8),
         stats=ActorStats(slot, boot),
-        build_collector=partial(_collector, description, options.envs_per_actor, slot, boot),
+        turn=turn,
+        build_collector=partial(build_collector, description, options.envs_per_actor, slot),
         producer=RolloutProducer(client, keys, stop),
         weights=WeightStore(client, keys),
         registry=registry,
@@ -114,7 +119,28 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     return ExitStatus.DONE
 
 
-def _collector(
+def _check_place(options: ActorOptions, description: RunDescription) -> None:
+    """In lock-step mode the fleet is fixed.
+
+    Raises:
+        ConfigurationError: this actor has no place in it.
+    """
+    plan, environments = description.join.lock_step, description.join.envs_per_actor
+    if plan is None:
+        return
+    if options.slot is None or options.slot >= plan.actors:
+        raise ConfigurationError(
+            f"run {options.run} is in lock-step mode: it takes no more than the {plan.actors} actors it was "
+            f"started with; pass --slot 0 to {plan.actors - 1} only to stand in for one that is gone"
+        )
+    if options.envs_per_actor not in (None, environments):
+        raise ConfigurationError(
+            f"run {options.run} is in lock-step mode with {environments} environments in each actor: "
+            "leave out --envs-per-actor"
+        )
+
+
+def build_collector(
     description: RunDescription, envs_per_actor: int | None, slot: int, boot: int, builds: int
 ) -> Collector:
     """Environments and buffers; rebuilt environments play other episodes than the broken ones."""

@@ -23,6 +23,7 @@ from dppo_redis.spec import RunDescription
 from dppo_redis.weight_store import WeightStore
 from dppo_redis.wire import checksum, encode_rollout
 from workers.collect import Collector
+from workers.turn import Turn
 
 BEAT_PERIOD_S = 1.0
 _FIRST_PAUSE_S = 0.004
@@ -70,7 +71,8 @@ class Actor:
     description: RunDescription
     boot_id: str  # random, 16 hex digits
     stats: ActorStats
-    build_collector: Callable[[int], Collector]  # of the how-manieth environments of this process
+    turn: Turn
+    build_collector: Callable[[int, int], Collector]  # of (boot, builds), which name its seeds
     producer: RolloutProducer
     weights: WeightStore
     registry: Registry
@@ -78,6 +80,7 @@ class Actor:
     patience: Patience
     stop: StopRequest
     seq: int = 0
+    collector: Collector | None = None
     failures: int = 0  # of the environment, in a row
     refused_in_a_row: int = 0  # rollouts that did not pass this actor's own check
     next_beat: float = 0.0
@@ -86,40 +89,52 @@ class Actor:
     def run(self) -> None:
         """Sample until the run ends or a stop is asked for; a partial rollout is dropped."""
         policy: ActingPolicy | None = None
-        collector: Collector | None = None
-        builds = 0
         situation = self._look()
         while True:
-            situation = self._wait_for_room(situation, policy)
+            situation = self._wait_for_turn(situation, policy)
             if self.stop.requested or situation.state == STOP:
                 return
             policy = self._refresh(policy, situation)
-            if policy is None:
+            if policy is None or not self._take_up(policy):
                 situation = self._look()
                 continue
             try:
-                if collector is None:
-                    builds += 1
-                    collector = self.build_collector(builds - 1)
-                rollout = collector.collect(policy)
+                rollout = self._ready_collector().collect(policy)
             except EnvironmentBrokenError as error:
-                self._recover(collector, error)
-                collector = None
+                self._recover(error)
                 situation = self._look()
                 continue
             self.failures = 0
             situation = self._push(rollout, policy) or self._look()
 
+    def _take_up(self, policy: ActingPolicy) -> bool:
+        """Send again what its weights' learner misses; whether a rollout is due."""
+        for header, payload in self.turn.take_up(policy.weights):
+            self.producer.push(header, payload)
+        return self.turn.is_due()
+
+    def _ready_collector(self) -> Collector:
+        if self.turn.starts_anew():
+            self._close_collector()
+        if self.collector is None:
+            self.collector = self.build_collector(*self.turn.build(self.failures))
+        return self.collector
+
+    def _close_collector(self) -> None:
+        if self.collector is not None:
+            self.collector.close()
+            self.collector = None
+
     def _look(self) -> Situation:
         return self.patience.call("reach Redis", self.producer.look)
 
-    def _wait_for_room(self, situation: Situation, policy: ActingPolicy | None) -> Situation:
+    def _wait_for_turn(self, situation: Situation, policy: ActingPolicy | None) -> Situation:
         """Look again, with growing random pauses, until a rollout may start."""
         pause_s = _FIRST_PAUSE_S
         while not self.stop.requested and situation.state != STOP:
             self._beat(policy)
             no_weights = policy is None and situation.weights is None
-            if situation.backlog < situation.backlog_high and situation.state != PAUSE and not no_weights:
+            if self.turn.may_start(situation) and situation.state != PAUSE and not no_weights:
                 break
             started = time.monotonic()
             self.stop.sleep(random.uniform(0.5, 1.5) * pause_s)
@@ -173,6 +188,7 @@ class Actor:
             spec=self.description.digest,
         )
         situation = self.producer.push(header, payload)
+        self.turn.sent(header, payload)
         self.stats.pushes += 1
         self.stats.steps += rollout.steps
         return situation
@@ -185,15 +201,14 @@ class Actor:
         report = self.stats.report(policy, self.producer)
         self.patience.call("register", lambda: self.registry.beat(self.stats.slot, report))
 
-    def _recover(self, collector: Collector | None, error: EnvironmentBrokenError) -> None:
+    def _recover(self, error: EnvironmentBrokenError) -> None:
         """Close broken environments and pause; new ones are built, until it has failed too often."""
         self.failures += 1
         self.stats.last_error = str(error)
         _log.error("%s\n%s", error, "".join(traceback.format_exception(error)))
         service = f"actor {self.stats.slot}"
         self.patience.call("report the error", lambda: self.store.append_error(service, str(error)))
-        if collector is not None:
-            collector.close()
+        self._close_collector()
         if self.failures >= _MOST_FAILURES:
             raise EnvironmentBrokenError(f"the environment failed {self.failures} times in a row: {error}")
         self.stop.sleep(min(5.0, 0.2 * 2**self.failures))

@@ -1,5 +1,6 @@
 """An actor in a thread, put together as `python -m workers` does, on environments of tests.envs."""
 
+import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -19,15 +20,18 @@ from tests.factories import TERMINATING, make_collector, make_description, make_
 from tests.integration.learner_side import SPEC, in_background
 from workers.collect import Collector
 from workers.loop import Actor, ActorStats
+from workers.turn import ByBacklog, InLockStep
 
 SLOT = 3
 BOOT = "00000000000000a1"
 PATIENCE_S = 5.0
 
 
-def environments_of(env_id: str, **kwargs: EnvValue) -> Callable[[int], Collector]:
+def environments_of(env_id: str, **kwargs: EnvValue) -> Callable[[int, int], Collector]:
     """What builds two such environments, each time anew."""
-    return lambda builds: make_collector(make_environments(env_id, [kwargs, kwargs]), SPEC, seed=builds)
+    return lambda _boot, builds: make_collector(
+        make_environments(env_id, [kwargs, kwargs]), SPEC, seed=builds
+    )
 
 
 SOUND = environments_of(TERMINATING)
@@ -37,13 +41,17 @@ def make_actor(
     client: Client,
     keys: RunKeys,
     stop: StopRequest,
-    build: Callable[[int], Collector] = SOUND,
+    build: Callable[[int, int], Collector] = SOUND,
     description: RunDescription | None = None,
+    slot: int = SLOT,
 ) -> Actor:
+    description = description or make_description(SPEC)
+    plan = description.join.lock_step
     return Actor(
-        description=description or make_description(SPEC),
-        boot_id=BOOT,
-        stats=ActorStats(SLOT, boot=1),
+        description=description,
+        boot_id=secrets.token_hex(8) if plan else BOOT,
+        stats=ActorStats(slot, boot=1),
+        turn=InLockStep(plan) if plan else ByBacklog(boot=1),
         build_collector=build,
         producer=RolloutProducer(client, keys, stop),
         weights=WeightStore(client, keys),
@@ -95,12 +103,13 @@ class RunningActor:
 def running_actor(
     url: str,
     keys: RunKeys,
-    build: Callable[[int], Collector] = SOUND,
+    build: Callable[[int, int], Collector] = SOUND,
     description: RunDescription | None = None,
+    slot: int = SLOT,
 ) -> Iterator[RunningActor]:
     """An actor that runs until the block ends, on a connection of its own."""
     stop = StopRequest()
     with opened(url, "actor") as client:
-        actor = make_actor(client, keys, stop, build, description)
+        actor = make_actor(client, keys, stop, build, description, slot)
         with in_background(actor.run, stop) as thread:
             yield RunningActor(actor, thread, stop)

@@ -17,6 +17,7 @@ from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import RunDescription, Spec
 from dppo_redis.wire import checksum, encode_rollout
 from learner.authority import Authority
+from learner.batch_rule import ElasticBatch
 from learner.intake import Accepted, Intake
 from learner.keeper import Keeper
 from tests.factories import make_description, make_header, make_model, make_rollout, make_spec
@@ -93,7 +94,7 @@ class Reader:
     consumer: RolloutConsumer
 
     def poll(self, update: int = 0) -> list[Accepted] | None:
-        return self.intake.poll(update, self.authority.lineage)
+        return self.intake.poll(update, lambda: self.authority.lineage)
 
     def poll_until(self, settled: int, update: int = 0, most: int = 50) -> list[Accepted]:
         """Poll until `settled` rollouts have an outcome or are in the batch; the batch."""
@@ -119,7 +120,8 @@ def make_reader(
     def quarantine(entry: Entry, error: WireError) -> None:
         store.quarantine(entry.id, error.reason, str(error), entry.fields)
 
-    intake = Intake(consumer, SPEC, authority.settle, quarantine, batch_steps, max_staleness, STEPS)
+    rule = ElasticBatch(batch_steps, STEPS)
+    intake = Intake(consumer, SPEC, authority.settle, quarantine, rule, max_staleness)
     return Reader(intake, authority, consumer)
 
 

@@ -312,9 +312,9 @@ class TestFaults:
         builds: list[int] = []
         make = environments_of(FAULTS + "RaisesInStep-v0", at=6)
 
-        def build(count: int) -> Any:
+        def build(boot: int, count: int) -> Any:
             builds.append(count)
-            return make(count)
+            return make(boot, count)
 
         with running_actor(redis_server.url, keys, build) as running:
             running.wait_for_pushes(2)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,7 +29,7 @@ from tests.factories import make_config
 from tests.integration.actor_side import SLOT, RunningActor, running_actor
 from tests.integration.learner_side import in_background
 from tests.integration.looking import hash_of, imbalance, integer, ledger_of, version_of
-from workers.__main__ import _collector
+from workers.__main__ import build_collector
 
 BATCH = 64
 THREE_UPDATES = 3 * BATCH
@@ -97,7 +98,7 @@ def training(
     with (
         in_background(lambda: _serve(argv, stop), stop) as learner,
         running_actor(
-            server.url, keys, lambda builds: _collector(description, None, SLOT, 1, builds), description
+            server.url, keys, partial(build_collector, description, None, SLOT), description
         ) as actor,
     ):
         yield Training(client, keys, directory, learner, actor)

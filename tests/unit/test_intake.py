@@ -10,6 +10,7 @@ from dppo_redis.errors import WireError
 from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.rollout_stream import Entry
 from dppo_redis.wire import checksum, encode_rollout
+from learner.batch_rule import ElasticBatch
 from learner.intake import BLOCK_MS, Accepted, Intake, Marks
 from learner.staleness import Lineage
 from tests.factories import make_header, make_rollout, make_spec
@@ -52,7 +53,12 @@ class Desk:
         self.settled: list[Settlement] = []
         self.refused: list[str] = []
         self.intake = Intake(
-            self.source, SPEC, self.settled.extend, self._quarantine, batch_steps, max_staleness, planned
+            self.source,
+            SPEC,
+            self.settled.extend,
+            self._quarantine,
+            ElasticBatch(batch_steps, planned),
+            max_staleness,
         )
 
     def _quarantine(self, entry: Entry, error: WireError) -> None:
@@ -60,7 +66,7 @@ class Desk:
         self.refused.append(error.reason)
 
     def poll(self, update: int = 0) -> list[Accepted] | None:
-        return self.intake.poll(update, LINEAGE)
+        return self.intake.poll(update, lambda: LINEAGE)
 
 
 class TestBatch:
@@ -219,7 +225,7 @@ class TestMarks:
         desk.poll()  # 1 and 2: handed over
         desk.poll()  # 3 and 4: handed over
         desk.source.waiting += [make_entry(5), make_entry(6, boot="c" * 16, seq=1)]
-        desk.intake._batch_steps = 100 * STEPS
+        desk.intake._rule = ElasticBatch(100 * STEPS, STEPS)
         desk.poll()  # 5 and the first of another boot: in hand
         assert desk.intake.marks_of_settled().to_dict() == {make_header().boot: 4, "c" * 16: 0}
         assert desk.intake.marks.to_dict() == {make_header().boot: 5, "c" * 16: 1}
