@@ -10,6 +10,7 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import batch_space, iterate
 
 from dppo_redis.actions import ActionSpec, describe_actions
 from dppo_redis.errors import ConfigurationError
@@ -116,9 +117,11 @@ def _check_api(env_id: str, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
         try:
             answer = env.unwrapped.reset(seed=0)
             two = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)
-            five = two and len(env.unwrapped.step(env.unwrapped.action_space.sample())) == 5
+            five = two and len(env.unwrapped.step(_sample(env.unwrapped.action_space, answer[1]))) == 5
             if two and five:
                 return env.reset(seed=0)[1]
+        except ConfigurationError:
+            raise
         except TypeError as error:  # reset() without the argument `seed`
             raise ConfigurationError(
                 f"environment {env_id!r} does not speak the API of gymnasium 1.x: {error}"
@@ -131,6 +134,17 @@ def _check_api(env_id: str, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
         f"environment {env_id!r} does not speak the API of gymnasium 1.x: reset must return "
         "(observation, info) and step (observation, reward, terminated, truncated, info)"
     )
+
+
+def _sample(space: gymnasium.Space[Any], info: dict[str, Any]) -> Any:
+    """An action that the environment's mask, if it has one, allows."""
+    if MASK not in info:
+        return space.sample()
+    action = describe_actions(space)
+    allowed = np.split(_read_mask(info[MASK], action), action.offsets[1:])
+    first = np.array([[flags.argmax() for flags in allowed]])
+    actions = action.to_environment(action.join(first, np.zeros((1, action.dimensions), np.float32)))
+    return next(iter(iterate(batch_space(space, 1), actions)))
 
 
 def make_vector(
