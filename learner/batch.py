@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dppo_redis.rollout import Rollout
 from dppo_redis.spaces import Array, BoolArray, FloatArray
+from learner.corrections import Estimates
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ class Rows:
 
     observations: Tensor  # [B, O]
     actions: Tensor  # [B] or [B, A]
-    log_probs: Tensor  # [B]
+    old_log_probs: Tensor  # [B], of the policy that the ratio is taken against
+    weights: Tensor  # [B], importance weights of the surrogate
     advantages: Tensor  # [B]
     returns: Tensor  # [B]
     values: Tensor  # [B], of the critic before the update
@@ -99,14 +101,15 @@ class Rows:
         return Rows(
             self.observations[index],
             self.actions[index],
-            self.log_probs[index],
+            self.old_log_probs[index],
+            self.weights[index],
             self.advantages[index],
             self.returns[index],
             self.values[index],
         )
 
 
-def valid_rows(batch: Batch, advantages: FloatArray, values: FloatArray, device: torch.device) -> Rows:
+def valid_rows(batch: Batch, estimates: Estimates, values: FloatArray, device: torch.device) -> Rows:
     """Flatten a batch to its valid rows; this is where data moves to the device."""
 
     def to_device(array: Array) -> Tensor:
@@ -115,9 +118,10 @@ def valid_rows(batch: Batch, advantages: FloatArray, values: FloatArray, device:
     return Rows(
         observations=to_device(batch.observations),
         actions=to_device(batch.actions),
-        log_probs=to_device(batch.log_probs),
-        advantages=to_device(advantages),
-        returns=to_device(advantages + values),
+        old_log_probs=to_device(estimates.old_log_probs),
+        weights=to_device(estimates.weights),
+        advantages=to_device(estimates.advantages),
+        returns=to_device(estimates.returns),
         values=to_device(values),
     )
 

@@ -14,8 +14,10 @@ from dppo_redis.normaliser import CLIP, RunningMoments, discounted_returns, norm
 from dppo_redis.policy import ActorCritic
 from dppo_redis.spaces import FloatArray
 from dppo_redis.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN
-from learner.advantages import gae, successor_values
+from learner.advantages import successor_values
 from learner.batch import Batch, Rows, minibatches, valid_rows
+from learner.corrections import Trajectories, estimate, log_ratios
+from learner.drift import Drift, by_staleness, drift
 from learner.ppo_loss import Loss, ppo_loss
 
 
@@ -33,6 +35,8 @@ class UpdateReport:
     learning_rate: float
     gradient_steps: int
     skipped_steps: int  # minibatches whose gradient was not finite; they change nothing
+    drift: Drift  # of the whole batch
+    drift_by_staleness: dict[int, Drift]
 
 
 @dataclass(frozen=True)
@@ -112,8 +116,10 @@ class PpoUpdate:
         schedule = self._schedule(progress)
         raw = batch
         batch = self._normalise(batch)
-        rows = self._rows(batch)
-        ratio_error = self._ratio_error(batch, rows)
+        proximal = self._proximal_log_probs(batch)
+        rows = self._rows(batch, proximal)
+        moved = log_ratios(proximal, batch.log_probs)[batch.valid]
+        staleness = np.broadcast_to(batch.staleness, batch.valid.shape)[batch.valid]
         explained = _explained_variance(rows) if len(rows) else 0.0
         tally = self._passes(rows, schedule)
         if self.ppo.normalise_observations:
@@ -126,10 +132,12 @@ class PpoUpdate:
             approx_kl=approx_kl,
             clip_fraction=clip_fraction,
             explained_variance=explained,
-            ratio_error=ratio_error,
+            ratio_error=_ratio_error(moved[staleness == 0]),
             learning_rate=schedule.learning_rate,
             gradient_steps=tally.steps,
             skipped_steps=tally.skipped,
+            drift=drift(moved, schedule.clip_epsilon),
+            drift_by_staleness=by_staleness(moved, staleness, schedule.clip_epsilon),
         )
 
     def _passes(self, rows: Rows, schedule: Schedule) -> _Tally:
@@ -180,8 +188,19 @@ class PpoUpdate:
         values: FloatArray = self.model.values(torch.from_numpy(observations).to(self.device)).cpu().numpy()
         return values
 
-    def _rows(self, batch: Batch) -> Rows:
-        """Values by the current critic, then advantages; one forward for all observations."""
+    @torch.no_grad()
+    def _proximal_log_probs(self, batch: Batch) -> FloatArray:
+        """[T, N], by the policy as it is before the first step; rows that are not valid keep the actor's."""
+        log_probs = batch.log_probs.copy()
+        observations, actions = (
+            torch.from_numpy(array[batch.valid]).to(self.device)
+            for array in (batch.observations, batch.actions)
+        )
+        log_probs[batch.valid] = self.model.log_probs_and_entropy(observations, actions)[0].cpu().numpy()
+        return log_probs
+
+    def _rows(self, batch: Batch, proximal: FloatArray) -> Rows:
+        """Values by the current critic, one forward for all observations; then what is trained towards."""
         t, n = batch.rewards.shape
         flat = batch.observations.reshape(t * n, -1)
         values = self._values(np.concatenate([flat, batch.last_observations, batch.final_observations]))
@@ -193,22 +212,19 @@ class PpoUpdate:
             batch.terminated,
             batch.truncated,
         )
-        advantages = gae(
-            batch.rewards,
-            state_values,
-            successors,
-            batch.ends.astype(np.float32),
-            self.ppo.gamma,
-            self.ppo.gae_lambda,
-        )
-        return valid_rows(batch, advantages, state_values, self.device)
+        ends = batch.ends.astype(np.float32)
+        known = Trajectories(batch.rewards, state_values, successors, ends, batch.log_probs, proximal)
+        ppo = self.ppo
+        estimates = estimate(ppo.correction, known, ppo.gamma, ppo.gae_lambda, ppo.importance_cap)
+        return valid_rows(batch, estimates, state_values, self.device)
 
     def _step(self, rows: Rows, schedule: Schedule) -> Loss | None:
         """One gradient step; None, and no step, where the gradient is not finite."""
         log_probs, entropy = self.model.log_probs_and_entropy(rows.observations, rows.actions)
         loss = ppo_loss(
             log_probs=log_probs,
-            old_log_probs=rows.log_probs,
+            old_log_probs=rows.old_log_probs,
+            weights=rows.weights,
             advantages=rows.advantages,
             values=self.model.values(rows.observations),
             old_values=rows.values,
@@ -228,15 +244,10 @@ class PpoUpdate:
         self.optimizer.step()
         return loss
 
-    @torch.no_grad()
-    def _ratio_error(self, batch: Batch, rows: Rows) -> float | None:
-        """How far actor and learner disagree about the same weights; None without fresh rows."""
-        fresh = np.broadcast_to(batch.staleness == 0, batch.valid.shape)[batch.valid]
-        if not fresh.any():
-            return None
-        rows = rows.take(torch.from_numpy(fresh).to(self.device))
-        log_probs, _ = self.model.log_probs_and_entropy(rows.observations, rows.actions)
-        return float((log_probs - rows.log_probs).exp().sub(1).abs().max())
+
+def _ratio_error(log_ratios: FloatArray) -> float | None:
+    """How far actor and learner disagree about the same weights; None without fresh rows."""
+    return float(np.abs(np.expm1(log_ratios)).max()) if len(log_ratios) else None
 
 
 def _explained_variance(rows: Rows) -> float:

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dppo_redis.rollout import Rollout
-from dppo_redis.spaces import ActionSpec, FloatArray
+from dppo_redis.spaces import ActionSpec
 from dppo_redis.wire import decode_rollout, encode_rollout
 from learner.batch import Batch, Rows, minibatches, stack, valid_rows
+from learner.corrections import Estimates
 from tests.factories import Row, box, make_batch, make_rollout, make_spec
 
 CPU = torch.device("cpu")
@@ -19,9 +20,10 @@ SPEC = make_spec(rollout_steps=3)
 
 
 def rows_of(batch: Batch) -> Rows:
-    """Rows whose advantages are all 1 and whose values count the rows, valid or not."""
+    """Rows whose advantages are all 1 and whose values and weights count the rows, valid or not."""
     values = np.arange(batch.rewards.size, dtype=np.float32).reshape(batch.rewards.shape)
-    return valid_rows(batch, np.ones_like(values), values, CPU)
+    ones = np.ones_like(values)
+    return valid_rows(batch, Estimates(ones, ones + values, batch.log_probs, values), values, CPU)
 
 
 @pytest.mark.parametrize("action", [None, box()], ids=["discrete", "box"])
@@ -119,6 +121,7 @@ def test_only_valid_rows_become_rows_and_in_row_order() -> None:
     rows = rows_of(make_batch(SPEC, count=2, invalid=[(0, 1), (2, 0)]))
     assert rows.values.tolist() == [0, 2, 3, 5]
     assert rows.returns.tolist() == [1, 3, 4, 6]
+    assert rows.weights.tolist() == [0, 2, 3, 5]
     assert {len(getattr(rows, name)) for name in vars(rows)} == {4}
     assert len(rows) == 4
 
@@ -128,7 +131,8 @@ def test_rows_have_the_shapes_that_the_loss_wants(action: ActionSpec | None, sha
     rows = rows_of(make_batch(make_spec(rollout_steps=3, action=action)))
     assert rows.observations.shape == (6, 2)
     assert rows.actions.shape == shape
-    assert {tuple(x.shape) for x in (rows.log_probs, rows.advantages, rows.returns, rows.values)} == {(6,)}
+    others = set(vars(rows)) - {"observations", "actions"}
+    assert {tuple(getattr(rows, name).shape) for name in others} == {(6,)}
 
 
 def test_a_batch_without_valid_rows_has_no_rows_and_no_minibatch() -> None:
@@ -178,10 +182,3 @@ def test_each_pass_has_an_order_of_its_own_and_a_seed_repeats_them_all() -> None
     assert first != second
     assert order(seed=1, passes=2) == [first, second]
     assert order(seed=2, passes=1) != [first]
-
-
-def test_returns_are_advantages_plus_values() -> None:
-    batch = make_batch(SPEC)
-    advantages: FloatArray = np.full((3, 2), 0.5, np.float32)
-    rows = valid_rows(batch, advantages, np.full((3, 2), 2, np.float32), CPU)
-    assert rows.returns.tolist() == [2.5] * 6
