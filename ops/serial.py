@@ -16,7 +16,7 @@ import torch
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.config import RunConfig
 from dppo_redis.environments import inspect, make_vector
-from dppo_redis.errors import DppoError, StoppedError
+from dppo_redis.errors import ConfigurationError, DppoError, StoppedError
 from dppo_redis.logs import configure
 from dppo_redis.pacing import batch_is_full, derive
 from dppo_redis.rollout import Rollout, validate
@@ -31,6 +31,7 @@ from learner.metrics import MetricsFiles, make_record
 from learner.ppo_update import PpoUpdate, UpdateReport
 from learner.progress import Progress
 from ops import cli
+from ops.ageing import PolicyHistory
 from ops.options import SerialOptions, read_options
 from ops.plot import plot_run
 from ops.run_directory import check, choose, claim, prepare, write_summary
@@ -56,9 +57,11 @@ class Serial:
     run_dir: Path
     screen: Screen
     stop: StopRequest
+    age: int = 0  # updates that the behaviour policy lies behind
 
     def __post_init__(self) -> None:
         self.progress = Progress()
+        self.history = PolicyHistory(self.age)
         self.goal = Goal(self.config.env_steps, self.config.target_return, self.config.target_on)
         self.evaluation: Evaluation | None = None
         self.best: float | None = None
@@ -70,17 +73,18 @@ class Serial:
     def run(self) -> None:
         """Train until the goal is reached or a stop is asked for."""
         while self.finished is None and not self.stop.requested:
-            policy = self._policy()
+            policy = self.history.behaviour(self._policy())
             started = time.monotonic()
             rollouts = self._collect(policy)
             collected = time.monotonic()
-            batch = stack(rollouts)
+            staleness = [self.progress.update - policy.weights.update] * len(rollouts)
+            batch = stack(rollouts, staleness)
             report = self.ppo.update(batch, self.progress.trained_steps / self.config.env_steps)
-            self.progress.add_update(batch.steps, [0] * len(rollouts), batch.episode_returns.tolist())
+            self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist())
             self.progress.train_s = time.monotonic() - self.began
             if time.monotonic() >= self.next_evaluation:
                 self._evaluate()
-            self._record(report, collected - started, time.monotonic() - collected)
+            self._record(report, staleness[0], collected - started, time.monotonic() - collected)
             self._judge()
         if not self.stop.requested and not self._is_evaluated():
             self._evaluate()
@@ -140,7 +144,7 @@ class Serial:
             evaluation.env_steps if evaluation else None,
         )
 
-    def _record(self, report: UpdateReport, collect_s: float, update_s: float) -> None:
+    def _record(self, report: UpdateReport, staleness: int, collect_s: float, update_s: float) -> None:
         progress, evaluation = self.progress, self.evaluation
         self.metrics.write(
             make_record(
@@ -153,8 +157,8 @@ class Serial:
                 episodes=progress.episodes,
                 evaluation_return=evaluation.return_mean if evaluation else None,
                 evaluation_steps=evaluation.env_steps if evaluation else None,
-                staleness_mean=0.0,
-                staleness_max=0,
+                staleness_mean=staleness,
+                staleness_max=staleness,
                 version=progress.update,
                 wait_s=collect_s,
                 update_s=update_s,
@@ -187,11 +191,33 @@ class Serial:
         }
 
 
+def make_serial(config: RunConfig, run_dir: Path, screen: Screen, stop: StopRequest, age: int = 0) -> Serial:
+    """All parts of a serial run; its files go to `run_dir`."""
+    spaces = inspect(config.env_id, config.env_kwargs)
+    derived = derive(config, spaces.observation, spaces.action, serial=True)
+    description = describe_run(config, spaces.observation, spaces.action, derived.rollout_steps)
+    seeds = actor_seeds(config.seed, slot=0, boot=1, count=config.envs_per_actor)
+    vector = make_vector(config.env_id, config.env_kwargs, config.envs_per_actor, config.vectorization)
+    return Serial(
+        config=config,
+        description=description,
+        collector=Collector(Environments(vector, seeds.environments), description.spec, seeds),
+        ppo=build_ppo(config, description, derived.update_epochs),
+        metrics=MetricsFiles(run_dir, first_update=0),
+        run_dir=run_dir,
+        screen=screen,
+        stop=stop,
+        age=age,
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
     configure("serial")
     stop = StopRequest().install()
     options = read_options(SerialOptions, argv, "dppo-redis serial")
+    if options.age < 0:
+        raise ConfigurationError(f"age: at least 0 (got {options.age})")
     torch.set_num_threads(1)
     config = options.config
     spaces = inspect(config.env_id, config.env_kwargs)
@@ -203,19 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare(directory, as_used, resume=False)
     screen = Screen(progress_stream(options.json))
     screen.print(derived_table(config, derived, serial=True))
-    description = describe_run(config, spaces.observation, spaces.action, derived.rollout_steps)
-    seeds = actor_seeds(config.seed, slot=0, boot=1, count=config.envs_per_actor)
-    vector = make_vector(config.env_id, config.env_kwargs, config.envs_per_actor, config.vectorization)
-    serial = Serial(
-        config=config,
-        description=description,
-        collector=Collector(Environments(vector, seeds.environments), description.spec, seeds),
-        ppo=build_ppo(config, description, derived.update_epochs),
-        metrics=MetricsFiles(directory.path, first_update=0),
-        run_dir=directory.path,
-        screen=screen,
-        stop=stop,
-    )
+    serial = make_serial(config, directory.path, screen, stop, options.age)
     failure: DppoError | None = None
     try:
         serial.run()
