@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, Va
 from dppo_redis.errors import ConfigurationError
 
 EnvValue = int | float | bool | str
+Correction = Literal["none", "vtrace", "decoupled", "tis"]
 
 
 class Section(BaseModel):
@@ -70,6 +71,10 @@ class PpoConfig(Section):
     """Clip range of the value's change in one update; default: none"""
     target_kl: float | None = Field(None, gt=0)
     """End an update after the pass whose mean KL divergence exceeds this; default: none"""
+    correction: Correction = "none"
+    """What is done about old data: nothing, V-trace, the decoupled objective, truncated importance weights"""
+    importance_cap: float = Field(2.0, ge=1, le=1000)
+    """Largest importance weight of a row under the correction tis"""
     gamma: float = Field(0.99, ge=0, le=1)
     """Discount per step"""
     gae_lambda: float = Field(0.95, ge=0, le=1)

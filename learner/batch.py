@@ -95,21 +95,23 @@ class Rows:
 
     inputs: Inputs
     actions: Actions
-    log_probs: Tensor  # [B]
+    old_log_probs: Tensor  # [B], of the policy that the ratio is taken against
+    weights: Tensor  # [B], importance weights of the surrogate
     advantages: Tensor  # [B]
     returns: Tensor  # [B]
     values: Tensor  # [B], of the critic before the update
     valid: Tensor  # [B] bool
 
     def __len__(self) -> int:
-        return len(self.log_probs)
+        return len(self.values)
 
     def take(self, index: Tensor | slice) -> "Rows":
         """The rows at `index`; a slice gives views."""
         return Rows(
             self.inputs.take(index),
             self.actions.take(index),
-            self.log_probs[index],
+            self.old_log_probs[index],
+            self.weights[index],
             self.advantages[index],
             self.returns[index],
             self.values[index],
@@ -123,7 +125,7 @@ def minibatches(rows: Rows, size: int, generator: torch.Generator) -> Iterator[R
     if sequences is not None:
         yield from _columns(rows, sequences, size, generator)
         return
-    order = torch.randperm(len(rows), generator=generator).to(rows.log_probs.device)
+    order = torch.randperm(len(rows), generator=generator).to(rows.values.device)
     shuffled = rows.take(order)
     for start in range(0, len(rows), size):
         yield shuffled.take(slice(start, start + size))
@@ -132,7 +134,7 @@ def minibatches(rows: Rows, size: int, generator: torch.Generator) -> Iterator[R
 def _columns(rows: Rows, sequences: Sequences, size: int, generator: torch.Generator) -> Iterator[Rows]:
     """Minibatches of whole columns, so that the memory is unrolled as it was when acting."""
     steps, count = sequences.starts.shape
-    order = torch.randperm(count, generator=generator).to(rows.log_probs.device)
+    order = torch.randperm(count, generator=generator).to(rows.values.device)
     times = torch.arange(steps, device=order.device).unsqueeze(1) * count
     for columns in torch.split(order, max(1, size // steps)):
         some = rows.take((times + columns).flatten())

@@ -4,8 +4,9 @@ Files only; what goes to Redis is the loop's business.
 """
 
 import csv
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TextIO
@@ -46,11 +47,28 @@ class UpdateRecord:
     learning_rate: float
     gradient_steps: int
     skipped_steps: int
+    drift_ratio: float  # of the batch before the first gradient step, see `drift.py`; rows of all ages
+    drift_kl: float
+    drift_clip_fraction: float
+    drift_effective_share: float
+    drift_by_staleness: str  # JSON: {"1": {"rows": ..., "ratio": ..., "kl": ..., ...}, "2": ...}
 
 
 def make_record(report: UpdateReport, **values: int | float | None) -> UpdateRecord:
     """A record from an update's report and the loop's own numbers."""
-    return UpdateRecord(**asdict(report), **values)  # type: ignore[arg-type]
+    numbers = asdict(report)
+    whole, by_staleness = numbers.pop("drift"), numbers.pop("drift_by_staleness")
+    del whole["rows"]  # those of the batch
+    return UpdateRecord(
+        **numbers,
+        **{f"drift_{name}": number for name, number in whole.items()},
+        drift_by_staleness=json.dumps(_rounded(by_staleness)),
+        **values,  # type: ignore[arg-type]
+    )
+
+
+def _rounded(by_staleness: Mapping[int, Mapping[str, float]]) -> dict[int, dict[str, float]]:
+    return {age: {name: round(number, 6) for name, number in of.items()} for age, of in by_staleness.items()}
 
 
 class MetricsFiles:
@@ -83,6 +101,8 @@ class MetricsFiles:
             value = values[name]
             if value is not None:
                 self._board.add_scalar(tag, value, record.trained_steps)
+        for tag, value in _of_each_staleness(record):
+            self._board.add_scalar(tag, value, record.trained_steps)
         if record.evaluation_steps is not None and record.evaluation_steps != self._evaluated:
             self._evaluated = record.evaluation_steps
             self._board.add_scalar("return/evaluation", record.evaluation_return, record.evaluation_steps)
@@ -106,11 +126,22 @@ _TAGS = {
     "approx_kl": "policy/approx_kl",
     "clip_fraction": "policy/clip_fraction",
     "ratio_error": "policy/ratio_error",
+    "drift_ratio": "drift/ratio",
+    "drift_kl": "drift/kl",
+    "drift_clip_fraction": "drift/clip_fraction",
+    "drift_effective_share": "drift/effective_share",
     "explained_variance": "value/explained_variance",
     "learning_rate": "optimiser/learning_rate",
     "wait_s": "time/wait_s",
     "update_s": "time/update_s",
 }
+
+
+def _of_each_staleness(record: UpdateRecord) -> Iterator[tuple[str, float]]:
+    """TensorBoard's tags and numbers: one curve for each age of the data."""
+    for staleness, numbers in json.loads(record.drift_by_staleness).items():
+        for name in ("ratio", "kl", "clip_fraction", "effective_share"):
+            yield f"drift_{name}/staleness_{staleness}", numbers[name]
 
 
 def _rows_before(file: Path, first_update: int) -> list[dict[str, str]]:

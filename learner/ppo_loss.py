@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from learner.corrections import LOG_RATIO_LIMIT
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -30,6 +32,7 @@ def ppo_loss(
     old_values: Tensor,
     returns: Tensor,
     entropy: Tensor,
+    weights: Tensor,
     clip_epsilon: float,
     value_coef: float,
     entropy_coef: float,
@@ -38,10 +41,12 @@ def ppo_loss(
 ) -> Loss:
     """Clipped surrogate, squared value error and entropy bonus.
 
-        L = -mean(min(rho A, clip(rho, 1 - eps, 1 + eps) A)) + c_v mean((V - R)^2) / 2 - c_e mean(H)
+        L = -mean(w min(rho A, clip(rho, 1 - eps, 1 + eps) A)) + c_v mean((V - R)^2) / 2 - c_e mean(H)
 
-    `advantages` are normalised here, over the rows given. KL is estimated as
-    mean(rho - 1 - log rho), which is never negative (Schulman, "Approximating KL divergence").
+    `advantages` are normalised here, over the rows given, before the importance weights w count, which
+    are 1 in the paper (see `corrections.py`). KL is estimated as mean(rho - 1 - log rho), which is never
+    negative (Schulman, "Approximating KL divergence"). A row whose log rho lies beyond LOG_RATIO_LIMIT
+    has no gradient: one number that overflows would cost its whole minibatch the step.
 
     With `dual_clip` c the surrogate of a negative advantage is at least c A, so that one row of a
     very unlikely action cannot dominate (arXiv:1912.09729). With `value_clip` e the error is the
@@ -50,15 +55,15 @@ def ppo_loss(
     Raises:
         ValueError: two per-row quantities differ in shape.
     """
-    _same_shape(log_probs, old_log_probs, advantages, values, old_values, returns, entropy)
+    _same_shape(log_probs, old_log_probs, advantages, values, old_values, returns, entropy, weights)
     advantages = normalise(advantages)
-    log_ratio = log_probs - old_log_probs
+    log_ratio = (log_probs - old_log_probs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - clip_epsilon, 1 + clip_epsilon)
     surrogate = torch.minimum(ratio * advantages, clipped * advantages)
     if dual_clip is not None:
         surrogate = torch.where(advantages < 0, torch.maximum(surrogate, dual_clip * advantages), surrogate)
-    policy = -surrogate.mean()
+    policy = -(weights * surrogate).mean()
     errors = (values - returns).square()
     if value_clip is not None:
         held = old_values + (values - old_values).clamp(-value_clip, value_clip)

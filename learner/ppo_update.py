@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from dppo_redis.config import PpoConfig
-from dppo_redis.features import Normaliser, episode_starts, observed, push_frame, stack_frames
-from dppo_redis.networks import Inputs, Sequences, to_inputs
+from dppo_redis.features import Normaliser, observed
 from dppo_redis.normaliser import CLIP, RunningMoments, discounted_returns
-from dppo_redis.policy import ActorCritic, to_actions
-from dppo_redis.spaces import Array, BoolArray, FloatArray
+from dppo_redis.policy import ActorCritic
+from dppo_redis.spaces import FloatArray
 from dppo_redis.spec import Spec
 from dppo_redis.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN
-from learner.advantages import gae, successor_values
 from learner.batch import Batch, Rows, minibatches
+from learner.drift import Drift, by_staleness, drift
 from learner.ppo_loss import Loss, ppo_loss
+from learner.prepare import prepare
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class UpdateReport:
     learning_rate: float
     gradient_steps: int
     skipped_steps: int  # minibatches whose gradient was not finite; they change nothing
+    drift: Drift  # of the whole batch
+    drift_by_staleness: dict[int, Drift]
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,9 @@ class PpoUpdate:
         """
         schedule = self._schedule(progress)
         batch = self._scale_rewards(batch)
-        rows = self._rows(batch)
-        ratio_error = self._ratio_error(batch, rows)
+        normaliser = self._moments() if self.ppo.normalise_observations else None
+        prepared = prepare(self.model, self.spec, self.ppo, normaliser, batch, self.device)
+        rows, moved, staleness = prepared.rows, prepared.log_ratios, prepared.staleness
         explained = _explained_variance(rows) if len(rows) else 0.0
         tally = self._passes(rows, schedule)
         if self.ppo.normalise_observations:
@@ -136,10 +139,12 @@ class PpoUpdate:
             approx_kl=approx_kl,
             clip_fraction=clip_fraction,
             explained_variance=explained,
-            ratio_error=ratio_error,
+            ratio_error=_ratio_error(moved[staleness == 0]),
             learning_rate=schedule.learning_rate,
             gradient_steps=tally.steps,
             skipped_steps=tally.skipped,
+            drift=drift(moved, schedule.clip_epsilon),
+            drift_by_staleness=by_staleness(moved, staleness, schedule.clip_epsilon),
         )
 
     def _passes(self, rows: Rows, schedule: Schedule) -> _Tally:
@@ -177,82 +182,18 @@ class PpoUpdate:
             group["lr"] = schedule.learning_rate
         return schedule
 
-    def _inputs(self, rows: Array) -> Inputs:
-        """Rows [B, k, ...] of stacked frames as the network reads them."""
-        spec = self.spec
-        if spec.frame_stack == 1:
-            rows = rows[:, 0]
-        normaliser = self._moments() if self.ppo.normalise_observations else None
-        return to_inputs(spec.observation, rows, spec.frame_stack, normaliser, self.device)
-
-    def _rows(self, batch: Batch) -> Rows:
-        """Values by the current critic, then advantages: everything of a batch that is trained on."""
-        starts = episode_starts(batch.ends, batch.valid)
-        frames = stack_frames(batch.observations, batch.frames_before, starts)
-        last = push_frame(frames[-1], batch.last_observations)
-        final = push_frame(frames[batch.ends], batch.final_observations)
-        t, n = batch.rewards.shape
-        inputs = self._inputs(frames.reshape(t * n, *frames.shape[2:]))
-        if self.model.memory is not None:
-            memory = Sequences(self._to_device(starts), self._to_device(batch.memory))
-            inputs = inputs.with_sequences(memory)
-        bootstrap = self._inputs(np.concatenate([last, final]))
-        values = self._values(inputs, bootstrap, batch.ends)
-        state_values = values[: t * n].reshape(t, n)
-        successors = successor_values(
-            state_values,
-            values[t * n : t * n + n],
-            values[t * n + n :],
-            batch.terminated,
-            batch.truncated,
-        )
-        advantages = gae(
-            batch.rewards,
-            state_values,
-            successors,
-            batch.ends.astype(np.float32),
-            self.ppo.gamma,
-            self.ppo.gae_lambda,
-        )
-        rows = self._as_rows(batch, inputs, advantages, state_values)
-        return rows if inputs.sequences is not None else rows.take(rows.valid)
-
-    @torch.no_grad()
-    def _values(self, inputs: Inputs, bootstrap: Inputs, ends: BoolArray) -> FloatArray:
-        """Values [T N + N + E]: of all rows, of the observations after the last, of the final ones."""
-        if inputs.sequences is not None:
-            states = self.model.states(inputs)  # [T, N, S]
-            after = torch.cat([states[-1], states[torch.from_numpy(ends).to(self.device)]])
-            none = torch.zeros((1, len(after)), dtype=torch.bool, device=self.device)
-            bootstrap = bootstrap.with_sequences(Sequences(none, after))
-        values = torch.cat([self.model.values(inputs), self.model.values(bootstrap)])
-        result: FloatArray = values.cpu().numpy()
-        return result
-
-    def _as_rows(self, batch: Batch, inputs: Inputs, advantages: FloatArray, values: FloatArray) -> Rows:
-        """This is where a batch moves to the device."""
-        actions = batch.actions.reshape(len(inputs), *self.spec.action.row_shape)
-        return Rows(
-            inputs=inputs,
-            actions=to_actions(self.spec.action, actions, self.device),
-            log_probs=self._to_device(batch.log_probs.reshape(-1)),
-            advantages=self._to_device(advantages.reshape(-1)),
-            returns=self._to_device((advantages + values).reshape(-1)),
-            values=self._to_device(values.reshape(-1)),
-            valid=self._to_device(batch.valid.reshape(-1)),
-        )
-
-    def _to_device(self, array: Array) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
-
     def _step(self, rows: Rows, schedule: Schedule) -> Loss | None:
         """One gradient step; None, and no step, where the gradient is not finite."""
-        new, valid = self.model.evaluate(rows.inputs, rows.actions), rows.valid
-        if not valid.any():
-            return None
+        valid: Tensor | slice = slice(None)  # all rows, but where they are whole columns
+        if rows.inputs.sequences is not None:
+            if not rows.valid.any():
+                return None
+            valid = rows.valid
+        new = self.model.evaluate(rows.inputs, rows.actions)
         loss = ppo_loss(
             log_probs=new.log_probs[valid],
-            old_log_probs=rows.log_probs[valid],
+            old_log_probs=rows.old_log_probs[valid],
+            weights=rows.weights[valid],
             advantages=rows.advantages[valid],
             values=new.values[valid],
             old_values=rows.values[valid],
@@ -272,15 +213,10 @@ class PpoUpdate:
         self.optimizer.step()
         return loss
 
-    @torch.no_grad()
-    def _ratio_error(self, batch: Batch, rows: Rows) -> float | None:
-        """How far actor and learner disagree about the same weights; None without fresh rows."""
-        fresh = np.broadcast_to(batch.staleness == 0, batch.valid.shape)[batch.valid]
-        if not fresh.any():
-            return None
-        log_probs = self.model.evaluate(rows.inputs, rows.actions).log_probs
-        error = (log_probs - rows.log_probs)[rows.valid].exp().sub(1).abs()
-        return float(error[self._to_device(fresh)].max())
+
+def _ratio_error(log_ratios: FloatArray) -> float | None:
+    """How far actor and learner disagree about the same weights; None without fresh rows."""
+    return float(np.abs(np.expm1(log_ratios)).max()) if len(log_ratios) else None
 
 
 def _explained_variance(rows: Rows) -> float:

@@ -14,6 +14,7 @@ COMMANDS = {
     "serial": ("ops.serial", "train in one process, without Redis: the baseline"),
     "evaluate": ("ops.evaluate", "play episodes with what a run has learnt"),
     "plot": ("ops.compare", "compare the training curves of runs"),
+    "bench": ("ops.bench.__main__", "run a study: what the age of the data costs"),
     "status": ("ops.status", "show what a run is doing"),
     "actor": ("workers.__main__", "join a run as an actor"),
     "learner": ("learner.__main__", "run the learner of a run by itself"),

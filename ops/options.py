@@ -47,6 +47,8 @@ class SerialOptions:
     """Name of the run; default: environment, seed and time"""
     run_dir: Path | None = None
     """Directory of the run; default: runs/NAME"""
+    age: Annotated[int, tyro.conf.arg(metavar="UPDATES")] = 0
+    """Sample with the policy of this many updates ago: what old data does, exact and reproducible"""
     overwrite: bool = False
     """Remove what an earlier run left behind, under this name and in this directory"""
     json: bool = False

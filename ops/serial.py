@@ -16,7 +16,7 @@ import torch
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.config import RunConfig
 from dppo_redis.environments import inspect
-from dppo_redis.errors import CheckpointError, DppoError, StoppedError
+from dppo_redis.errors import CheckpointError, ConfigurationError, DppoError, StoppedError
 from dppo_redis.ledger import Books, Ledger
 from dppo_redis.logs import configure
 from dppo_redis.pacing import derive
@@ -34,6 +34,7 @@ from learner.ppo_update import PpoUpdate, UpdateReport
 from learner.progress import Progress
 from learner.staleness import Lineage
 from ops import cli
+from ops.ageing import PolicyHistory
 from ops.options import SerialOptions, read_options
 from ops.plot import plot_run
 from ops.run_directory import check, choose, claim, prepare, write_summary
@@ -57,9 +58,11 @@ class Serial:
     run_dir: Path
     screen: Screen
     stop: StopRequest
+    age: int = 0  # updates that the behaviour policy lies behind
 
     def __post_init__(self) -> None:
         self.progress = Progress()
+        self.history = PolicyHistory(self.age)
         self.goal = Goal(self.config.env_steps, self.config.target_return, self.config.target_on)
         self.evaluation: Evaluation | None = None
         self.best: float | None = None
@@ -71,17 +74,18 @@ class Serial:
     def run(self) -> None:
         """Train until the goal is reached or a stop is asked for."""
         while self.finished is None and not self.stop.requested:
-            policy = self._policy()
+            policy = self.history.behaviour(self._policy())
             started = time.monotonic()
             rollouts = self.sampling.collect(policy)
             collected = time.monotonic()
-            batch = stack(rollouts)
+            staleness = [self.progress.update - policy.weights.update] * len(rollouts)
+            batch = stack(rollouts, staleness)
             report = self.ppo.update(batch, self.progress.trained_steps / self.config.env_steps)
-            self.progress.add_update(batch.steps, [0] * len(rollouts), batch.episode_returns.tolist())
+            self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist())
             self.progress.train_s = time.monotonic() - self.began
             if time.monotonic() >= self.next_evaluation:
                 self._evaluate()
-            self._record(report, collected - started, time.monotonic() - collected)
+            self._record(report, staleness[0], collected - started, time.monotonic() - collected)
             self._judge()
         if not self.stop.requested and not self._is_evaluated():
             self._evaluate()
@@ -129,7 +133,7 @@ class Serial:
             evaluation.env_steps if evaluation else None,
         )
 
-    def _record(self, report: UpdateReport, collect_s: float, update_s: float) -> None:
+    def _record(self, report: UpdateReport, staleness: int, collect_s: float, update_s: float) -> None:
         progress, evaluation = self.progress, self.evaluation
         self.metrics.write(
             make_record(
@@ -142,8 +146,8 @@ class Serial:
                 episodes=progress.episodes,
                 evaluation_return=evaluation.return_mean if evaluation else None,
                 evaluation_steps=evaluation.env_steps if evaluation else None,
-                staleness_mean=0.0,
-                staleness_max=0,
+                staleness_mean=staleness,
+                staleness_max=staleness,
                 version=progress.update,
                 wait_s=collect_s,
                 update_s=update_s,
@@ -197,11 +201,31 @@ class Serial:
         }
 
 
+def make_serial(config: RunConfig, run_dir: Path, screen: Screen, stop: StopRequest, age: int = 0) -> Serial:
+    """All parts of a serial run; its files go to `run_dir`."""
+    spaces = inspect(source_of(config), use_mask=config.use_action_mask)
+    derived = derive(config, spaces.observation, spaces.action, serial=True)
+    description = describe_run(config, spaces.observation, spaces.action, derived.rollout_steps)
+    return Serial(
+        config=config,
+        description=description,
+        sampling=make_sampling(config, description),
+        ppo=build_ppo(config, description, derived.update_epochs),
+        metrics=MetricsFiles(run_dir, first_update=0),
+        run_dir=run_dir,
+        screen=screen,
+        stop=stop,
+        age=age,
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
     configure("serial")
     stop = StopRequest().install()
     options = read_options(SerialOptions, argv, "dppo-redis serial")
+    if options.age < 0:
+        raise ConfigurationError(f"age: at least 0 (got {options.age})")
     torch.set_num_threads(1)
     config = options.config
     spaces = inspect(source_of(config), use_mask=config.use_action_mask)
@@ -213,17 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare(directory, as_used, resume=False)
     screen = Screen(progress_stream(options.json))
     screen.print(derived_table(config, derived, serial=True))
-    description = describe_run(config, spaces.observation, spaces.action, derived.rollout_steps)
-    serial = Serial(
-        config=config,
-        description=description,
-        sampling=make_sampling(config, description),
-        ppo=build_ppo(config, description, derived.update_epochs),
-        metrics=MetricsFiles(directory.path, first_update=0),
-        run_dir=directory.path,
-        screen=screen,
-        stop=stop,
-    )
+    serial = make_serial(config, directory.path, screen, stop, options.age)
     failure: DppoError | None = None
     try:
         serial.run()

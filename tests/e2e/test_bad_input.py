@@ -92,6 +92,8 @@ CASES = [
     Case("other run to resume", "train CartPole-v1 --run mine --run-dir other --resume", ("other", "mine")),
     Case("serial: unknown environment", "serial NoSuchEnv-v7", ("NoSuchEnv",)),
     Case("serial: foreign directory", "serial CartPole-v1 --run-dir foreign --overwrite", ("foreign",)),
+    Case("serial: data from the future", "serial CartPole-v1 --age -1", ("age", "at least 0")),
+    Case("unknown study", "bench stalenes", ("stalenes", "staleness")),
 ]  # fmt: skip
 
 

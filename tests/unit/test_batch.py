@@ -13,7 +13,7 @@ from dppo_redis.rollout import Rollout
 from dppo_redis.spec import Spec
 from dppo_redis.wire import decode_rollout, encode_rollout
 from learner.batch import Batch, Rows, minibatches, stack
-from learner.ppo_update import PpoUpdate
+from learner.prepare import prepare
 from tests.factories import CPU, Row, box, make_batch, make_model, make_ppo, make_rollout, make_spec
 
 SPEC = make_spec(rollout_steps=3)
@@ -22,8 +22,8 @@ SPEC = make_spec(rollout_steps=3)
 def rows_of(batch: Batch, spec: Spec = SPEC) -> Rows:
     """What an update trains on; the log-probabilities count the rows, valid or not."""
     numbered = np.arange(batch.rewards.size, dtype=np.float32).reshape(batch.rewards.shape)
-    updates = PpoUpdate(make_model(spec), spec, make_ppo(), 1, 0, CPU)
-    return updates._rows(replace(batch, log_probs=numbered))
+    numbered_batch = replace(batch, log_probs=numbered)
+    return prepare(make_model(spec), spec, make_ppo(), None, numbered_batch, CPU).rows
 
 
 def columns_of(rows: Rows) -> dict[str, torch.Tensor]:
@@ -126,7 +126,7 @@ def test_decoded_rollouts_become_rows_without_a_warning_and_leave_the_payload_al
 
 def test_only_valid_rows_become_rows_and_in_row_order() -> None:
     rows = rows_of(make_batch(SPEC, count=2, invalid=[(0, 1), (2, 0)]))
-    assert rows.log_probs.tolist() == [0, 2, 3, 5]
+    assert rows.old_log_probs.tolist() == [0, 2, 3, 5]
     assert {len(x) for x in columns_of(rows).values()} == {4}
     assert rows.valid.all()
     assert len(rows) == len(rows.inputs) == 4
@@ -157,7 +157,7 @@ def test_a_batch_without_valid_rows_has_no_rows_and_no_minibatch() -> None:
 def test_minibatches_cover_every_row_exactly_once(count: int, size: int, seed: int) -> None:
     rows = rows_of(make_batch(SPEC, count=count))
     passes = list(minibatches(rows, size, torch.Generator().manual_seed(seed)))
-    seen = torch.cat([minibatch.log_probs for minibatch in passes]).tolist()
+    seen = torch.cat([minibatch.old_log_probs for minibatch in passes]).tolist()
     assert sorted(seen) == list(range(3 * count))
     assert [len(minibatch) for minibatch in passes[:-1]] == [size] * (len(passes) - 1)
     assert 1 <= len(passes[-1]) <= size
@@ -173,7 +173,7 @@ def test_a_row_keeps_its_numbers_together_when_rows_are_shuffled() -> None:
     rows = rows_of(make_batch(SPEC, count=5))
     whole = columns_of(rows)
     for minibatch in minibatches(rows, 4, torch.Generator().manual_seed(1)):
-        for index, number in enumerate(minibatch.log_probs.int().tolist()):
+        for index, number in enumerate(minibatch.old_log_probs.int().tolist()):
             for name, column in columns_of(minibatch).items():
                 torch.testing.assert_close(column[index], whole[name][number])
 
@@ -182,7 +182,7 @@ def order(seed: int, passes: int) -> list[list[float]]:
     rows = rows_of(make_batch(SPEC, count=5))
     generator = torch.Generator().manual_seed(seed)
     return [
-        torch.cat([minibatch.log_probs for minibatch in minibatches(rows, 4, generator)]).tolist()
+        torch.cat([minibatch.old_log_probs for minibatch in minibatches(rows, 4, generator)]).tolist()
         for _ in range(passes)
     ]
 

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from learner.ppo_loss import Loss, normalise, ppo_loss
 
-NAMES = ("log_probs", "old_log_probs", "advantages", "values", "old_values", "returns", "entropy")
+ROWS = ("log_probs", "old_log_probs", "advantages", "values", "old_values", "returns", "entropy")
+NAMES = (*ROWS, "weights")
 
 
 def loss_of(
@@ -25,12 +26,12 @@ def loss_of(
     value_clip: float | None = None,
     **rows: Any,
 ) -> Loss:
-    """The loss of rows that are all zero but for what is given; numbers become tensors."""
+    """The loss of rows that are all zero, of weight 1, but for what is given; numbers become tensors."""
     given_rows = {name: torch.as_tensor(row, dtype=torch.float32) for name, row in rows.items()}
     shape = next(iter(given_rows.values())).shape
-    zeros: dict[str, Any] = {name: torch.zeros(shape) for name in NAMES}
+    zeros: dict[str, Any] = {name: torch.zeros(shape) for name in ROWS}
     return ppo_loss(
-        **{**zeros, **given_rows},
+        **{**zeros, "weights": torch.ones(shape), **given_rows},
         clip_epsilon=clip_epsilon,
         value_coef=value_coef,
         entropy_coef=entropy_coef,
@@ -47,6 +48,7 @@ def slow_loss(
     old_values: Tensor,
     returns: Tensor,
     entropy: Tensor,
+    weights: Tensor,
     clip_epsilon: float,
     value_coef: float,
     entropy_coef: float,
@@ -66,7 +68,7 @@ def slow_loss(
         surrogate = min(ratio * advantage, limited * advantage)
         if dual_clip is not None and advantage < 0:
             surrogate = max(surrogate, dual_clip * advantage)
-        policy -= surrogate / count
+        policy -= float(weights[i]) * surrogate / count
         v, old, target = float(values[i]), float(old_values[i]), float(returns[i])
         error = (v - target) ** 2
         if value_clip is not None:
@@ -151,6 +153,27 @@ def test_the_value_clip_counts_the_larger_error() -> None:
     rows: dict[str, Any] = {"values": [1, 5], "old_values": [0, 0], "returns": [5, 4]}
     assert float(loss_of(**rows).value) == pytest.approx((16 + 1) / 2 / 2)
     assert float(loss_of(**rows, value_clip=0.2).value) == pytest.approx((4.8**2 + 3.8**2) / 2 / 2)
+
+
+def test_a_weight_scales_the_surrogate_of_its_row_and_nothing_else() -> None:
+    """Advantages 1 and 3 become -1 and +1 whatever the weights: -(-1 x 0.5 + 1 x 2) / 2."""
+    rows: dict[str, Any] = {"advantages": [1, 3], "returns": [1, 3], "entropy": [1, 1]}
+    weighted, plain = loss_of(**rows, weights=[0.5, 2]), loss_of(**rows)
+    assert float(weighted.policy) == pytest.approx(-0.75)
+    assert float(plain.policy) == pytest.approx(0, abs=1e-6)
+    assert weighted.value == plain.value
+    assert weighted.entropy == plain.entropy
+
+
+@pytest.mark.parametrize("log_ratio", [90.0, 1e4, 3e38, -90.0, -3e38])
+def test_a_row_whose_ratio_would_overflow_leaves_the_gradient_of_the_others(log_ratio: float) -> None:
+    log_probs = torch.tensor([log_ratio, log_ratio, 0.0, 0.0], requires_grad=True)
+    loss = loss_of(log_probs=log_probs, advantages=[-1, 1, -1, 1])
+    loss.total.backward()  # type: ignore[no-untyped-call]
+    assert math.isfinite(loss.total.item())
+    assert math.isfinite(loss.approx_kl.item())
+    assert log_probs.grad is not None
+    assert log_probs.grad.tolist() == pytest.approx([0, 0, 0.25, -0.25])
 
 
 def test_ratio_one_means_no_clipping_and_no_divergence() -> None:

@@ -1,14 +1,16 @@
 """One PPO pass over a batch."""
 
+import itertools
 import math
 from dataclasses import asdict, replace
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from dppo_redis.config import PpoConfig
+from dppo_redis.config import Correction, PpoConfig
 from dppo_redis.policy import ActorCritic
 from dppo_redis.spec import Spec
 from learner.batch import Batch, stack
@@ -26,6 +28,7 @@ from tests.factories import (
     make_ppo,
     make_rollout,
     make_spec,
+    normal,
     scattered_model,
 )
 
@@ -51,7 +54,10 @@ def weights_of(model: ActorCritic) -> Tensor:
 
 
 def assert_finite(report: UpdateReport, model: ActorCritic) -> None:
-    assert all(math.isfinite(number) for number in asdict(report).values() if number is not None)
+    numbers = asdict(report)
+    drifts = [numbers.pop("drift"), *numbers.pop("drift_by_staleness").values()]
+    everything = [*numbers.values(), *(number for drift in drifts for number in drift.values())]
+    assert all(math.isfinite(number) for number in everything if number is not None)
     assert bool(weights_of(model).isfinite().all())
 
 
@@ -288,8 +294,13 @@ def test_the_report_shows_the_loss_of_the_first_step_when_there_is_only_one() ->
         learning_rate=1e-3,
         gradient_steps=1,
         skipped_steps=0,
+        drift=report.drift,
+        drift_by_staleness=report.drift_by_staleness,
     )
-    assert asdict(report) == pytest.approx(asdict(expected), abs=1e-6)
+    numbers, wanted = asdict(report), asdict(expected)
+    for name in ("drift", "drift_by_staleness"):
+        del numbers[name], wanted[name]
+    assert numbers == pytest.approx(wanted, abs=1e-6)
 
 
 def model_that_values_the_first_coordinate(spec: Spec, scale: float = 1.0) -> ActorCritic:
@@ -373,3 +384,102 @@ def test_absurd_but_finite_numbers_leave_the_weights_finite(spec: Spec, name: st
     model = make_model(spec)
     trained(spec, replace(batch, **{name: array}), model)
     assert bool(weights_of(model).isfinite().all())
+
+
+CORRECTIONS = pytest.mark.parametrize("correction", get_args(Correction))
+
+
+def with_log_probs_of(spec: Spec, model: ActorCritic, batch: Batch) -> Batch:
+    """The same rows as if sampled with `model`, whose log-probabilities are torch's own to the last bit."""
+    t, n = batch.rewards.shape
+    with torch.no_grad():
+        log_probs = model.evaluate(
+            inputs_of(spec, batch.observations.reshape(t * n, -1)),
+            actions_of(spec, batch.actions.reshape(t * n, *spec.action.row_shape)),
+        ).log_probs
+    return replace(batch, log_probs=log_probs.reshape(t, n).numpy())
+
+
+@SPECS
+def test_on_fresh_data_every_correction_trains_as_plain_ppo_bit_for_bit(spec: Spec) -> None:
+    batch = make_batch(spec, terminated=[(0, 0)], truncated=[(2, 1)], invalid=[(1, 0), (3, 1)])
+    batch = with_log_probs_of(spec, scattered_model(spec), batch)
+
+    def after(correction: str) -> Tensor:
+        model = scattered_model(spec)
+        trained(spec, batch, model, correction=correction, minibatch_size=4)
+        return weights_of(model)
+
+    plain = after("none")
+    assert not torch.equal(plain, weights_of(scattered_model(spec)))
+    assert all(torch.equal(after(correction), plain) for correction in get_args(Correction))
+
+
+@SPECS
+def test_on_old_data_each_correction_trains_in_its_own_way(spec: Spec) -> None:
+    """The policies' log-probabilities differ by about 1 either way."""
+    batch = with_log_probs_of(spec, scattered_model(spec), make_batch(spec, count=8))
+    moved = normal(np.random.default_rng(0), *batch.log_probs.shape)
+    batch = replace(batch, log_probs=batch.log_probs + moved)
+
+    def after(correction: str) -> Tensor:
+        model = scattered_model(spec)
+        trained(spec, batch, model, correction=correction, importance_cap=1.1)
+        return weights_of(model)
+
+    results = [after(correction) for correction in get_args(Correction)]
+    assert all(not torch.equal(a, b) for a, b in itertools.combinations(results, 2))
+
+
+@SPECS
+@CORRECTIONS
+@pytest.mark.parametrize("behaviour", [-1000, -100, 100, 1000, -3e38, 3e38])
+def test_a_row_that_the_policies_disagree_about_wildly_costs_no_gradient_step(
+    spec: Spec, correction: Correction, behaviour: float
+) -> None:
+    """The other rows go on to train: an overflow in one would have every minibatch skipped."""
+    batch = make_batch(spec)
+    log_probs = batch.log_probs.copy()
+    log_probs[1, 0] = behaviour
+    model = make_model(spec)
+    before = weights_of(model)
+    report = trained(spec, replace(batch, log_probs=log_probs), model, correction=correction)
+    assert report.skipped_steps == 0
+    assert_finite(report, model)
+    assert not torch.equal(weights_of(model), before)
+
+
+@SPECS
+@CORRECTIONS
+def test_rows_that_are_not_valid_have_no_influence_under_any_correction(
+    spec: Spec, correction: Correction
+) -> None:
+    batch = make_batch(spec, terminated=[(0, 0)], truncated=[(2, 1)], invalid=[(1, 0), (3, 1)])
+
+    def after(junk: float) -> tuple[Tensor, UpdateReport]:
+        model = make_model(spec)
+        spoiled = {name: getattr(batch, name).copy() for name in ("observations", "rewards", "log_probs")}
+        for array in spoiled.values():
+            array[~batch.valid] = junk
+        report = trained(spec, replace(batch, **spoiled), model, correction=correction)
+        return weights_of(model), report
+
+    (weights, report), (spoiled_weights, spoiled_report) = after(0), after(1000)
+    assert torch.equal(weights, spoiled_weights)
+    assert report == spoiled_report
+
+
+def test_the_report_tells_how_far_the_rows_of_each_staleness_have_drifted() -> None:
+    """Two columns are as the learner's policy would sample, two were ten times as likely when sampled."""
+    model = scattered_model(DISCRETE)
+    batch = with_log_probs_of(DISCRETE, model, make_batch(DISCRETE, count=4, invalid=[(1, 0), (3, 2)]))
+    likelier = np.log([1, 10, 1, 10]).astype(np.float32)
+    batch = replace(batch, log_probs=batch.log_probs + likelier, staleness=np.array([0, 2, 0, 2]))
+    report = trained(DISCRETE, batch, model)
+    fresh, aged = report.drift_by_staleness[0], report.drift_by_staleness[2]
+    assert list(report.drift_by_staleness) == [0, 2]
+    assert (fresh.rows, aged.rows, report.drift.rows) == (6, 8, 14)
+    assert (fresh.ratio, aged.ratio) == pytest.approx((1, 0.1), abs=1e-5)
+    assert (fresh.clip_fraction, aged.clip_fraction) == (0, 1)
+    assert report.drift.ratio == pytest.approx((6 + 0.8) / 14, abs=1e-5)
+    assert report.ratio_error == pytest.approx(0, abs=1e-5)

@@ -1,0 +1,80 @@
+"""One record per update, where people look at it."""
+
+import csv
+import json
+from pathlib import Path
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from learner.drift import Drift
+from learner.metrics import CSV_NAME, MetricsFiles, UpdateRecord, make_record
+from learner.ppo_update import UpdateReport
+
+
+def record_of(by_staleness: dict[int, Drift]) -> UpdateRecord:
+    report = UpdateReport(
+        policy_loss=0.5,
+        value_loss=0.5,
+        entropy=0.5,
+        approx_kl=0.5,
+        clip_fraction=0.5,
+        explained_variance=0.5,
+        ratio_error=None,
+        learning_rate=0.5,
+        gradient_steps=1,
+        skipped_steps=0,
+        drift=Drift(rows=12, ratio=1.25, kl=0.125, clip_fraction=0.5, effective_share=0.75),
+        drift_by_staleness=by_staleness,
+    )
+    return make_record(
+        report,
+        update=1,
+        trained_steps=2048,
+        env_steps=2048,
+        train_s=1.0,
+        return_mean=None,
+        episodes=0,
+        evaluation_return=None,
+        evaluation_steps=None,
+        staleness_mean=1.0,
+        staleness_max=3,
+        version=1,
+        wait_s=0.0,
+        update_s=1.0,
+    )
+
+
+AGES = {1: Drift(8, 1.5, 0.25, 0.125, 0.5), 3: Drift(4, 0.75, 1.0, 1.0, 0.25)}
+
+
+def test_the_drift_of_each_staleness_is_in_the_csv(tmp_path: Path) -> None:
+    files = MetricsFiles(tmp_path, first_update=0)
+    files.write(record_of(AGES))
+    files.close()
+    with (tmp_path / CSV_NAME).open(newline="") as stream:
+        (row,) = csv.DictReader(stream)
+    assert [row[f"drift_{name}"] for name in ("ratio", "kl", "clip_fraction", "effective_share")] == [
+        "1.25",
+        "0.125",
+        "0.5",
+        "0.75",
+    ]
+    assert json.loads(row["drift_by_staleness"]) == {
+        "1": {"rows": 8, "ratio": 1.5, "kl": 0.25, "clip_fraction": 0.125, "effective_share": 0.5},
+        "3": {"rows": 4, "ratio": 0.75, "kl": 1.0, "clip_fraction": 1.0, "effective_share": 0.25},
+    }
+
+
+def test_tensorboard_has_a_curve_for_each_staleness(tmp_path: Path) -> None:
+    files = MetricsFiles(tmp_path, first_update=0)
+    files.write(record_of(AGES))
+    files.write(record_of({}))
+    files.close()
+    board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+
+    def values(tag: str) -> list[float]:
+        return [event.value for event in board.Scalars(tag)]
+
+    assert values("drift_kl/staleness_1") == [0.25]
+    assert values("drift_effective_share/staleness_3") == [0.25]
+    assert values("drift/kl") == [0.125, 0.125]

@@ -1,0 +1,61 @@
+"""The study of what the age of the data costs."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from dppo_redis.errors import ConfigurationError, ExitStatus
+from ops.bench import staleness
+from ops.bench.__main__ import main
+from ops.bench.staleness import AGES, CORRECTIONS, Outcome, Trial, load, plan
+from ops.bench.staleness_report import MARKER, write_report
+
+
+def invented(trial: Trial) -> Outcome:
+    return Outcome(trial, 100.0 * trial.seed, 7.0, 1.0, 0.5, 0.25, 3.0)
+
+
+def test_no_trial_is_planned_twice_and_every_age_meets_every_correction() -> None:
+    trials = plan([1, 2])
+    assert len(trials) == len(set(trials))
+    for env_id in staleness.STEPS:
+        met = {(trial.age, trial.correction) for trial in trials if trial.env_id == env_id}
+        assert met >= {(age, correction) for age in AGES if age for correction in CORRECTIONS}
+
+
+def test_an_interrupted_study_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial of one or two updates is all that is missing."""
+    short = Trial("CartPole-v1", steps=2048, seed=2, age=1)
+    monkeypatch.setattr(
+        staleness, "plan", lambda seeds: [dataclasses.replace(short, seed=seed) for seed in seeds]
+    )
+    results, output = tmp_path / "some" / "results.jsonl", tmp_path / "out"
+    staleness._append(results, invented(dataclasses.replace(short, seed=1)))
+    before = results.read_text()
+    arguments = ["staleness", "--seeds", "1", "2", "--results", str(results), "--output", str(output)]
+    for _ in range(2):
+        assert main(arguments) == ExitStatus.DONE
+        assert results.read_text().startswith(before)
+        assert [trial.seed for trial in load(results)] == [1, 2]
+    assert load(results)[short].train_return > 5
+    assert 0 <= load(results)[short].staleness < 1
+
+
+def test_the_report_holds_means_and_keeps_what_a_person_wrote(tmp_path: Path) -> None:
+    outcomes = [invented(trial) for trial in plan([1, 2])]
+    report = write_report(outcomes[:100], tmp_path)
+    report.write_text("# Mine\n\nWhat follows from it.\n\n" + MARKER + "\nobsolete")
+    text = write_report(outcomes, tmp_path).read_text()
+    assert text.startswith("# Mine\n\nWhat follows from it.\n\n" + MARKER)
+    assert "obsolete" not in text
+    assert "| V-trace | 150 [100, 200] | 150 [100, 200] |" in text
+    assert "| - |" not in text
+    assert (tmp_path / "figures" / "staleness.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_report_of_nothing_and_an_unknown_study_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="holds no results"):
+        main(["staleness", "--report", "--results", str(tmp_path / "none.jsonl")])
+    with pytest.raises(ConfigurationError, match="there are: staleness"):
+        main(["speed"])
