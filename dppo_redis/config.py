@@ -157,6 +157,8 @@ class RunConfig(Section):
     """Last observations that the policy sees together; each travels once"""
     use_action_mask: bool = True
     """Never choose an action that the environment's info["action_mask"] forbids, where it has one"""
+    env_timeout_s: float = Field(600.0, gt=0, le=86_400)
+    """Longest time of one reset or step; a process whose environments take longer is started anew"""
     vectorization: Literal["auto", "sync", "async"] = "auto"
     """How an actor steps its environments: auto takes the native vector version when there is one"""
     actors: int = Field(2, ge=1, le=4096)

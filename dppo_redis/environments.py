@@ -67,8 +67,10 @@ def _wrap(env: gymnasium.Env[Any, Any], text: str) -> gymnasium.Env[Any, Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            wrapped: gymnasium.Env[Any, Any] = wrapper(env, **arguments)
-            return wrapped
+            wrapped = wrapper(env, **arguments)
+        if not isinstance(wrapped, gymnasium.Env):
+            raise TypeError(f"it answered a {type(wrapped).__name__}, not an environment")
+        return wrapped
     except Exception as error:  # code of the user's: anything may come out of it
         raise ConfigurationError(
             f"wrappers: {text} cannot be applied: {type(error).__name__}: {first_line(error)}"
@@ -214,12 +216,11 @@ def _read_mask(mask: Any, action: ActionSpec) -> Array:
     """
     allowed = np.ones(action.choices, np.int8)
     if mask is not None:
-        given = (
-            np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, tuple) else np.ravel(mask)
-        )
+        several = isinstance(mask, tuple | list)
+        given = np.concatenate([np.ravel(part) for part in mask]) if several else np.ravel(mask)
         if given.shape != allowed.shape or not action.choices:
             raise ConfigurationError(
-                f'info["{MASK}"] has shape {np.shape(mask)}; the action space has '
+                f'info["{MASK}"] has shape {given.shape}; the action space has '
                 f"{action.choices} choices, one flag for each: {list(action.categories)}"
             )
         allowed[:] = given != 0

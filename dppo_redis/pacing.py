@@ -12,6 +12,7 @@ from dppo_redis.config import RunConfig
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.lock_step import lock_step_of
 from dppo_redis.spaces import ObservationSpec
+from dppo_redis.spec import NetworkSpec
 
 SERIAL_UPDATE_EPOCHS = 10
 DISTRIBUTED_UPDATE_EPOCHS = 6
@@ -77,7 +78,7 @@ def derive(
         gradient_steps_per_update=epochs * math.ceil(samples / ppo.minibatch_size),
         backlog_high=high,
         expected_lag=0.0 if fresh else expected_lag(high, actors, per_update, config.publish_every),
-        rollout_bytes=_rollout_bytes(rows, config.envs_per_actor, observation, action),
+        rollout_bytes=_rollout_bytes(rows, config, observation, action),
     )
 
 
@@ -119,7 +120,9 @@ def rollouts_missing(valid_rows: int, last_rollout_rows: int, batch_steps: int) 
     return max(1, math.ceil((batch_steps - valid_rows) / last_rollout_rows - 0.5))
 
 
-def _rollout_bytes(rows: int, count: int, observation: ObservationSpec, action: ActionSpec) -> int:
+def _rollout_bytes(rows: int, config: RunConfig, observation: ObservationSpec, action: ActionSpec) -> int:
     action_bytes = action.wire_dtype.itemsize * math.prod(action.row_shape)
     per_row = observation.row_bytes + action_bytes + 4 + 4 + 3  # log-prob, reward, three flags
-    return rows * per_row + count * (observation.row_bytes + 8)
+    state_bytes = 4 * NetworkSpec(**config.network.model_dump()).state_size
+    carried = config.frame_stack * observation.row_bytes + state_bytes + 8  # frames, memory, running return
+    return rows * per_row + config.envs_per_actor * carried

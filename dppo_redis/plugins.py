@@ -24,9 +24,9 @@ def import_named(name: str, knob: str) -> Any:
     find_modules_here()
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # code of the user's: anything may come out of it
         raise ConfigurationError(
-            f"{knob}: {name!r} cannot be imported as module:Name: {first_line(error)}"
+            f"{knob}: {name!r} cannot be imported as module:Name: {type(error).__name__}: {first_line(error)}"
         ) from error
 
 

@@ -112,6 +112,7 @@ class JoinSettings:
     evaluation_episodes: int
     evaluation_interval_s: float
     evaluation_max_share: float
+    env_timeout_s: float
     lock_step: LockStep | None = None
 
     @staticmethod
@@ -188,6 +189,7 @@ def describe_run(
         evaluation_episodes=config.evaluation.episodes,
         evaluation_interval_s=config.evaluation.interval_s,
         evaluation_max_share=config.evaluation.max_share,
+        env_timeout_s=config.env_timeout_s,
         lock_step=lock_step_of(config, rollout_steps),
     )
     return RunDescription(spec, join)

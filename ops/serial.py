@@ -16,7 +16,7 @@ import torch
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.config import RunConfig
 from dppo_redis.environments import inspect
-from dppo_redis.errors import CheckpointError, ConfigurationError, DppoError, StoppedError
+from dppo_redis.errors import CheckpointError, ConfigurationError, DppoError, ExitStatus, StoppedError
 from dppo_redis.ledger import Books, Ledger
 from dppo_redis.logs import configure
 from dppo_redis.pacing import derive
@@ -41,6 +41,7 @@ from ops.run_directory import check, choose, claim, prepare, write_summary
 from ops.serial_sampling import Sampling, make_sampling
 from ops.view import Screen, derived_table, progress_stream, summary_table
 from workers.evaluate import evaluate, keep_best
+from workers.watchdog import Watchdog
 
 _LINE_PERIOD_S = 2.0
 _log = logging.getLogger("dppo")
@@ -76,7 +77,10 @@ class Serial:
         while self.finished is None and not self.stop.requested:
             policy = self.history.behaviour(self._policy())
             started = time.monotonic()
-            rollouts = self.sampling.collect(policy)
+            try:
+                rollouts = self.sampling.collect(policy, self.stop)
+            except StoppedError:
+                break
             collected = time.monotonic()
             staleness = [self.progress.update - policy.weights.update] * len(rollouts)
             batch = stack(rollouts, staleness)
@@ -240,7 +244,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     serial = make_serial(config, directory.path, screen, stop, options.age)
     failure: DppoError | None = None
     try:
-        serial.run()
+        with Watchdog(config.env_timeout_s, stop, stopped_status=ExitStatus.INTERRUPTED):
+            serial.run()
     except DppoError as error:
         failure = error
     finally:

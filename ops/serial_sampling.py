@@ -8,6 +8,7 @@ from dppo_redis.config import RunConfig
 from dppo_redis.lock_step import LockStep, seed_boot
 from dppo_redis.pacing import batch_is_full
 from dppo_redis.rollout import Rollout, validate
+from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import RunDescription
 from workers.__main__ import build_collector
 from workers.collect import Collector
@@ -16,8 +17,12 @@ from workers.collect import Collector
 class Sampling(Protocol):
     """What the baseline asks."""
 
-    def collect(self, policy: ActingPolicy) -> list[Rollout]:
-        """The rollouts of one batch; all but the last are copies, use that one before the next call."""
+    def collect(self, policy: ActingPolicy, stop: StopRequest) -> list[Rollout]:
+        """The rollouts of one batch; all but the last are copies, use that one before the next call.
+
+        Raises:
+            StoppedError: a stop was requested meanwhile.
+        """
         ...
 
     def close(self) -> None:
@@ -41,10 +46,10 @@ class OneCollector:
         self._batch_steps = batch_steps
         self._collector = build_collector(description, None, slot=0, boot=1, builds=0)
 
-    def collect(self, policy: ActingPolicy) -> list[Rollout]:
+    def collect(self, policy: ActingPolicy, stop: StopRequest) -> list[Rollout]:
         rollouts: list[Rollout] = []
         while True:
-            rollout = self._collector.collect(policy)
+            rollout = self._collector.collect(policy, stop)
             validate(rollout, self._spec)
             rollouts.append(rollout)
             if batch_is_full(sum(r.steps for r in rollouts), rollout.steps, self._batch_steps):
@@ -64,14 +69,14 @@ class LockStepFleet:
         self._collectors: list[Collector] = []
         self._update: int | None = None
 
-    def collect(self, policy: ActingPolicy) -> list[Rollout]:
+    def collect(self, policy: ActingPolicy, stop: StopRequest) -> list[Rollout]:
         if self._plan.starts_anew(policy.weights.update, self._update):
             self._build(policy.weights.update)
         self._update = policy.weights.update
         rollouts = []
         for collector in self._collectors:
             for _ in range(self._plan.rollouts):
-                rollout = collector.collect(policy)
+                rollout = collector.collect(policy, stop)
                 validate(rollout, self._description.spec)
                 rollouts.append(_copy(rollout))
         return rollouts

@@ -84,6 +84,7 @@ def make_description(spec: Spec | None = None, **join: Any) -> RunDescription:
         evaluation_episodes=2,
         evaluation_interval_s=0.25,
         evaluation_max_share=0.05,
+        env_timeout_s=60.0,
     )
     return RunDescription(spec or make_spec(), replace(defaults, **join))
 

@@ -3,7 +3,9 @@
 import logging
 import secrets
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +14,7 @@ from dppo_redis.environments import inspect, make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, ExitStatus, StoppedError
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import Rarely, configure
-from dppo_redis.redis_client import Patience, TransientError, connect, find_url, translated
+from dppo_redis.redis_client import Client, Patience, TransientError, connect, find_url, translated
 from dppo_redis.registry import Registry
 from dppo_redis.rollout import MAX_ENVIRONMENTS
 from dppo_redis.rollout_stream import RolloutProducer
@@ -22,9 +24,10 @@ from dppo_redis.spec import RunDescription, Spec
 from dppo_redis.weight_store import WeightStore
 from workers.collect import Collector
 from workers.envs import Environments
-from workers.loop import Actor, ActorStats
+from workers.loop import BEAT_PERIOD_S, Actor, ActorStats
 from workers.seeding import actor_seeds
 from workers.turn import ByBacklog, InLockStep, Turn
+from workers.watchdog import CALLS, Watchdog
 
 _log = logging.getLogger("dppo")
 
@@ -110,13 +113,39 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         patience=patience,
         stop=stop,
     )
+    aside = Aside(actor, connect(find_url(options.redis), f"dppo-actor-{options.run}"), keys)
+    limit_s = description.join.env_timeout_s
     try:
-        actor.run()
+        with Watchdog(limit_s, stop, meanwhile=aside.beat, farewell=aside.leave):
+            actor.run()
     except StoppedError as error:
         _log.info("%s", error)
     finally:
         _leave(registry, slot, boot)
     return ExitStatus.DONE
+
+
+class Aside:
+    """What the watchdog's thread does for an actor whose environments take long, by its own connection."""
+
+    def __init__(self, actor: Actor, client: Client, keys: RunKeys) -> None:
+        self._actor = actor
+        self._registry = Registry(client, keys)
+        self._store = RunStore(client, keys)
+
+    def beat(self) -> None:
+        """Beat where the actor itself is late."""
+        if time.monotonic() > self._actor.next_beat + BEAT_PERIOD_S:
+            with suppress(TransientError, ConfigurationError), translated():
+                self._actor.beat(self._registry)
+
+    def leave(self, reason: str | None) -> None:
+        """Report why, and end the registration."""
+        stats = self._actor.stats
+        if reason is not None:
+            with suppress(TransientError, ConfigurationError), translated():
+                self._store.append_error(f"actor {stats.slot}", reason)
+        _leave(self._registry, stats.slot, stats.boot)
 
 
 def _check_place(options: ActorOptions, description: RunDescription) -> None:
@@ -147,6 +176,7 @@ def build_collector(
     spec, join = description.spec, description.join
     count = envs_per_actor or join.envs_per_actor
     seeds = actor_seeds(join.seed, slot, boot, count, builds)
+    CALLS.start()  # building may hang, too; the first reset stops the clock
     vector = make_vector(spec.environment, count, join.vectorization, masked=spec.observation.masked)
     environments = Environments(vector, seeds.environments)
     try:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from dppo_redis.acting import ActingPolicy
+from dppo_redis.errors import StoppedError
 from dppo_redis.features import push_frame
 from dppo_redis.normaliser import discounted_returns
 from dppo_redis.rollout import Rollout
+from dppo_redis.shutdown import StopRequest
 from dppo_redis.spaces import Array, BoolArray, FloatArray
 from dppo_redis.spec import Spec
 from workers.envs import Environments, Step
@@ -77,16 +79,22 @@ class Collector:
         self._discounted = np.zeros(environments.count)  # the same, discounted, where the spec asks for it
         self._lengths = np.zeros(environments.count, dtype=np.int64)
 
-    def collect(self, policy: ActingPolicy) -> Rollout:
+    def collect(self, policy: ActingPolicy, stop: StopRequest | None = None) -> Rollout:
         """Sample T steps of N environments with one policy.
 
         The rollout's arrays are this collector's buffers: use or copy them before the next call.
+
+        Raises:
+            StoppedError: a stop was requested meanwhile; the partial rollout is dropped.
+            EnvironmentBrokenError: the environment raised.
         """
         buffers, eyes = self._buffers, self._eyes
         noise = policy.noise(self._generator, self.spec.rollout_steps, self.environments.count)
         before = eyes.before, eyes.memory
         finals: list[Array] = []
         for t in range(self.spec.rollout_steps):
+            if stop is not None and stop.requested:
+                raise StoppedError("stopped in the middle of a rollout")
             buffers.observations[t] = eyes.newest
             outputs, memory = policy.step(eyes.rows, eyes.memory)
             buffers.outputs[t] = outputs

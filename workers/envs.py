@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.spaces import Array, BoolArray, FloatArray, describe_observations
+from workers.watchdog import CALLS
 
 _log = logging.getLogger("dppo")
 
@@ -40,6 +41,7 @@ class Environments:
                 "so its episode ends cannot be understood"
             )
         self.vector = vector
+        CALLS.processes = getattr(vector, "processes", ())
         self.count = vector.num_envs
         self.mode = mode
         self.observation = describe_observations(vector.single_observation_space)
@@ -53,20 +55,26 @@ class Environments:
         """
         seed: Any = self._seeds if hasattr(self.vector, "env_fns") else self._seeds[0]
         self._ended = np.zeros(self.count, dtype=np.bool_)
+        CALLS.start()
         try:
             observations, _ = self.vector.reset(seed=seed)
         except Exception as error:  # code of the user's: anything may come out of it
             raise EnvironmentBrokenError(f"reset raised {type(error).__name__}: {error}") from error
+        finally:
+            CALLS.stop()
         return self._rows(observations)
 
     def step(self, actions: Any) -> Step:
         """One step of every environment, actions as the environment takes them."""
+        CALLS.start()
         try:
             return self._step(actions)
         except (EOFError, ConnectionError) as error:
             raise EnvironmentBrokenError("a worker process of the environments died") from error
         except Exception as error:  # code of the user's: anything may come out of it
             raise EnvironmentBrokenError(f"step raised {type(error).__name__}: {error}") from error
+        finally:
+            CALLS.stop()
 
     def _step(self, actions: Any) -> Step:
         raw, rewards, terminated, truncated, infos = self.vector.step(actions)

@@ -35,6 +35,7 @@ from workers.__main__ import wait_for_description
 from workers.collect import Eyes
 from workers.envs import Environments
 from workers.seeding import evaluation_seeds
+from workers.watchdog import Watchdog
 
 BEST_POLICY = "best_policy.msgpack"
 BEST_EVALUATION = "best_evaluation.json"
@@ -233,7 +234,11 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     try:
         description = wait_for_description(store, patience, stop)
         if description is not None:
-            Evaluator(description, store, WeightStore(client, keys), patience, stop, options.run_dir).run()
+            evaluator = Evaluator(
+                description, store, WeightStore(client, keys), patience, stop, options.run_dir
+            )
+            with Watchdog(description.join.env_timeout_s, stop):
+                evaluator.run()
     except StoppedError as error:
         _log.info("%s", error)
     return ExitStatus.DONE

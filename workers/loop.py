@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dppo_redis.acting import ActingPolicy
-from dppo_redis.errors import EnvironmentBrokenError, WireError
+from dppo_redis.errors import EnvironmentBrokenError, StoppedError, WireError
 from dppo_redis.logs import Rarely
 from dppo_redis.redis_client import Patience
 from dppo_redis.registry import Registry
@@ -81,6 +81,7 @@ class Actor:
     stop: StopRequest
     seq: int = 0
     collector: Collector | None = None
+    policy: ActingPolicy | None = None
     failures: int = 0  # of the environment, in a row
     refused_in_a_row: int = 0  # rollouts that did not pass this actor's own check
     next_beat: float = 0.0
@@ -94,12 +95,14 @@ class Actor:
             situation = self._wait_for_turn(situation, policy)
             if self.stop.requested or situation.state == STOP:
                 return
-            policy = self._refresh(policy, situation)
+            policy = self.policy = self._refresh(policy, situation)
             if policy is None or not self._take_up(policy):
                 situation = self._look()
                 continue
             try:
-                rollout = self._ready_collector().collect(policy)
+                rollout = self._ready_collector().collect(policy, self.stop)
+            except StoppedError:
+                return
             except EnvironmentBrokenError as error:
                 self._recover(error)
                 situation = self._look()
@@ -132,7 +135,7 @@ class Actor:
         """Look again, with growing random pauses, until a rollout may start."""
         pause_s = _FIRST_PAUSE_S
         while not self.stop.requested and situation.state != STOP:
-            self._beat(policy)
+            self._beat()
             no_weights = policy is None and situation.weights is None
             if self.turn.may_start(situation) and situation.state != PAUSE and not no_weights:
                 break
@@ -193,13 +196,14 @@ class Actor:
         self.stats.steps += rollout.steps
         return situation
 
-    def _beat(self, policy: ActingPolicy | None) -> None:
-        now = time.monotonic()
-        if now < self.next_beat:
-            return
-        self.next_beat = now + BEAT_PERIOD_S
-        report = self.stats.report(policy, self.producer)
-        self.patience.call("register", lambda: self.registry.beat(self.stats.slot, report))
+    def _beat(self) -> None:
+        if time.monotonic() >= self.next_beat:
+            self.patience.call("register", lambda: self.beat(self.registry))
+
+    def beat(self, registry: Registry) -> None:
+        """Say that this actor lives, and what it is doing."""
+        self.next_beat = time.monotonic() + BEAT_PERIOD_S
+        registry.beat(self.stats.slot, self.stats.report(self.policy, self.producer))
 
     def _recover(self, error: EnvironmentBrokenError) -> None:
         """Close broken environments and pause; new ones are built, until it has failed too often."""

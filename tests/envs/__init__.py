@@ -34,6 +34,9 @@ _ENTRY_POINTS = {
     "Buttons-v0": "observations:Buttons",
     "Masked-v0": "observations:Masked",
     "WronglyMasked-v0": "observations:WronglyMasked",
+    "Narrow-v0": "observations:Narrow",
+    "RaggedlyMasked-v0": "observations:RaggedlyMasked",
+    "MaskedBox-v0": "observations:MaskedBox",
     "Everything-v0": "observations:Everything",
     "MaskedPair-v0": "observations:MaskedPair",
     "ReusingNamed-v0": "observations:ReusingNamed",
@@ -48,6 +51,7 @@ _ENTRY_POINTS = {
     "OddInfos-v0": "faults:OddInfos",
     "OldApi-v0": "faults:OldApi",
     "OldestApi-v0": "faults:OldestApi",
+    "Hangs-v0": "faults:Hangs",
     "Slow-v0": "faults:Slow",
 }
 

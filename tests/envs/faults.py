@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium
@@ -73,14 +74,33 @@ class RaisesInReset(FixedLength):
 
 
 class Slow(FixedLength):
-    """Sleeps `ms` milliseconds in each step."""
+    """Sleeps `ms` milliseconds in each step but the first `quick` ones."""
 
-    def __init__(self, ms: float, length: int = 3) -> None:
+    def __init__(self, ms: float, length: int = 3, quick: int = 0) -> None:
         super().__init__(length)
         self.pause_s = ms / 1000
+        self.quick = quick
 
     def step(self, action: np.int64) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
-        time.sleep(self.pause_s)
+        self.quick -= 1
+        if self.quick < 0:
+            time.sleep(self.pause_s)
+        return super().step(action)
+
+
+class Hangs(FixedLength):
+    """Never answers its tenth step, unless another process has met that before; `marker` is a file."""
+
+    def __init__(self, marker: str, length: int = 3) -> None:
+        super().__init__(length)
+        self.marker = Path(marker)
+        self.left = 10
+
+    def step(self, action: np.int64) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
+        self.left -= 1
+        if self.left == 0 and not self.marker.exists():
+            self.marker.touch()
+            time.sleep(3600)
         return super().step(action)
 
 

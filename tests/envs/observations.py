@@ -201,11 +201,16 @@ class Masked(Observing):
         return observation, {"action_mask": self._mask()}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        if not self._mask()[action - 1]:
+        if not self._allows(action):
             raise ValueError(f"action {action} is not allowed after {self.taken} steps")
         observation, reward, terminated, truncated, _ = super().step(action)
-        mask = np.zeros(4, np.int8) if terminated or truncated else self._mask()
+        mask = self._mask()
+        if terminated or truncated:
+            mask = np.zeros_like(mask)
         return observation, reward, terminated, truncated, {"action_mask": mask}
+
+    def _allows(self, action: Any) -> bool:
+        return bool(self._mask()[action - 1])
 
     def _mask(self) -> npt.NDArray[np.int8]:
         allowed = np.zeros(4, np.int8)
@@ -216,6 +221,46 @@ class Masked(Observing):
 class WronglyMasked(Masked):
     def _mask(self) -> npt.NDArray[np.int8]:
         return np.ones(5, np.int8)
+
+
+class Narrow(Masked):
+    """Allows one of a thousand actions."""
+
+    action_space = Discrete(1000)
+
+    def _allows(self, action: Any) -> bool:
+        return bool(self._mask()[action])
+
+    def _mask(self) -> npt.NDArray[np.int8]:
+        allowed = np.zeros(1000, np.int8)
+        allowed[500 + self.taken] = 1
+        return allowed
+
+
+class RaggedlyMasked(Masked):
+    """A list of lists of different lengths where flags, or a tuple of arrays, are due."""
+
+    action_space = MultiDiscrete([2, 3])
+
+    def _allows(self, action: Any) -> bool:
+        del action
+        return True
+
+    def _mask(self) -> Any:
+        return [[1, 1], [1, 1, 1, 1]]
+
+
+class MaskedBox(Masked):
+    """A mask for actions that are no choices."""
+
+    action_space = Box(-1, 1, (2,), np.float32)
+
+    def _allows(self, action: Any) -> bool:
+        del action
+        return True
+
+    def _mask(self) -> npt.NDArray[np.int8]:
+        return np.ones(2, np.int8)
 
 
 class Everything(Observing):

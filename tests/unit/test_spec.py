@@ -207,7 +207,7 @@ def test_a_learner_describes_what_its_configuration_says() -> None:
         network=NetworkSpec((32, 16), "relu", "gru", 8),
         frame_stack=4,
     )
-    assert description.join == JoinSettings(9, 3, "async", 5, 2.0, 0.1)
+    assert description.join == JoinSettings(9, 3, "async", 5, 2.0, 0.1, 600.0)
 
 
 def test_what_actors_may_differ_in_leaves_the_digest_alone() -> None:
