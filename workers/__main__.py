@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from dppo_redis.arguments import parse_arguments
+from dppo_redis.credentials import Role, find_url
 from dppo_redis.environments import inspect, make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, ExitStatus, StoppedError
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import Rarely, configure
-from dppo_redis.redis_client import Patience, TransientError, connect, find_url, translated
+from dppo_redis.redis_client import Patience, TransientError, connect, translated
 from dppo_redis.registry import Registry
 from dppo_redis.rollout import MAX_ENVIRONMENTS
 from dppo_redis.rollout_stream import RolloutProducer
@@ -81,7 +82,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         raise ConfigurationError(f"slot: 0 or more (got {options.slot})")
     if options.envs_per_actor is not None and not 1 <= options.envs_per_actor <= MAX_ENVIRONMENTS:
         raise ConfigurationError(f"envs_per_actor: 1 to {MAX_ENVIRONMENTS} (got {options.envs_per_actor})")
-    client = connect(find_url(options.redis), f"dppo-actor-{options.run}")
+    client = connect(find_url(options.redis, Role.ACTOR), f"dppo-actor-{options.run}")
     keys = RunKeys(options.run)
     patience = Patience(stop)
     store = RunStore(client, keys)
