@@ -74,11 +74,20 @@ def as_role(url: str, role: Role) -> str:
     """The URL with the user and password that this process has for it."""
     directory, file = os.environ.get(CREDENTIALS_VARIABLE), os.environ.get(PASSWORD_FILE_VARIABLE)
     if directory:
-        user, colon, password = _read_secret(Path(directory) / role, "credentials").partition(":")
-        if not colon:
-            raise ConfigurationError(f"{Path(directory) / role} does not hold USER:PASSWORD")
-        return with_credentials(url, user, password)
+        return with_credentials(url, *read_credentials(Path(directory) / role))
     return with_credentials(url, None, _read_secret(Path(file), "password")) if file else url
+
+
+def read_credentials(file: Path) -> tuple[str, str]:
+    """(user, password) in a file that holds USER:PASSWORD.
+
+    Raises:
+        ConfigurationError: missing, readable by others, or of another form.
+    """
+    user, colon, password = _read_secret(file, "credentials").partition(":")
+    if not colon:
+        raise ConfigurationError(f"{file} does not hold USER:PASSWORD")
+    return user, password
 
 
 def _read_secret(file: Path, what: str) -> str:

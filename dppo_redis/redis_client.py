@@ -59,6 +59,7 @@ def connect(url: str, name: str) -> Client:
         decode_responses=False,
         protocol=2,
         client_name=name,
+        driver_info=None,  # no CLIENT SETINFO: a right that nobody needs
         socket_timeout=SOCKET_TIMEOUT_S,
         socket_connect_timeout=SOCKET_TIMEOUT_S,
         retry=Retry(NoBackoff(), 0),
