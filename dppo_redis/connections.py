@@ -114,6 +114,10 @@ class Sentinels(Sentinel):
                 services = cast(dict[str, dict[str, Any]], sentinel.sentinel_masters())
             except redis.AuthenticationError:
                 raise
+            except redis.ResponseError as error:
+                if not str(error).startswith("unknown command"):
+                    raise
+                raise MisconfiguredError(f"{_name(sentinel)} is no sentinel: {error}") from error
             except (redis.ConnectionError, redis.TimeoutError) as error:
                 silent.append(str(error))
                 continue
@@ -127,6 +131,11 @@ class Sentinels(Sentinel):
         raise MasterNotFoundError(
             f"the sentinels know no primary of {service_name!r} now" + "".join(f"; {text}" for text in silent)
         )
+
+
+def _name(client: redis.Redis) -> str:
+    options = client.connection_pool.connection_kwargs
+    return f"{options['host']}:{options['port']}"
 
 
 def make_pool(address: Address, **common: Any) -> redis.ConnectionPool:

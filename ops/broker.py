@@ -24,7 +24,6 @@ class Broker:
 
     command: list[str]
     url: str
-    redis_cli: str  # how an operator reaches it
 
 
 def embedded(directory: Path) -> Broker:
@@ -41,7 +40,7 @@ def embedded(directory: Path) -> Broker:
         *("--maxmemory", _MAXMEMORY),
         *("--maxmemory-policy", "noeviction"),
     ]
-    return Broker(command, f"unix://{socket}", f"redis-cli -s {socket}")
+    return Broker(command, f"unix://{socket}")
 
 
 def find_server() -> str:

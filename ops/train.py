@@ -23,6 +23,7 @@ from dppo_redis.run_store import STOP, RunStore
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import describe_run
 from ops.broker import Broker, embedded
+from ops.by_hand import redis_cli
 from ops.fleet import Fleet
 from ops.options import TrainOptions, read_options
 from ops.run_directory import CONFIG, RunDirectory, check, choose, claim, prepare, write_summary
@@ -138,7 +139,7 @@ def _train(
 def _say_how_to_join(screen: Screen, run: str, address: str, broker: Broker | None) -> None:
     shown = shlex.quote(redact(address))
     secret, cli_secret = shown_credentials(address) if broker is None else ("", "")
-    by_hand = broker.redis_cli if broker is not None else f"{cli_secret}redis-cli -u {shown}"
+    by_hand = f"{cli_secret}{redis_cli(address)}"
     screen.say(f"another actor:  {secret}dppo-redis actor --redis {shown} --run {run}")
     screen.say(f"status:         {secret}dppo-redis status --redis {shown} --run {run}")
     screen.say(f"by hand:        {by_hand} HGETALL {shlex.quote(RunKeys(run).status)}")
