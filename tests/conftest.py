@@ -40,9 +40,9 @@ def wait_until(condition: Callable[[], bool], deadline_s: float, what: str) -> N
 class RedisServer:
     """A server on a unix socket in a short directory of its own, started as `train` starts one."""
 
-    def __init__(self, binary: str, *more: str) -> None:
+    def __init__(self, binary: str, *more: str, profile: str = "none") -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="dppo-"))
-        broker = embedded(self.directory)
+        broker = embedded(self.directory, profile)
         self.url = broker.url
         self._command = [binary, *broker.command[1:], *more]
         self._process: subprocess.Popen[bytes] | None = None
