@@ -116,7 +116,7 @@ class Books:
         """
         reason = "unexplained"
         if self.stream_is_new or not entries_added:
-            reason = "reset" if self.last_entries_added or self.stream_is_new else reason
+            reason = "reset"
             self._carry(self.last_entries_added)
         elif entries_added < self.last_entries_added:
             reason = "rolled_back"
