@@ -11,6 +11,8 @@ import tyro
 from dppo_redis.errors import ConfigurationError
 
 T = TypeVar("T")
+_USER_INFO = re.compile(r"(://[^\s:@/?#]*):\S*@")
+_SECRET_PARAMETER = re.compile(r"([a-z_]*password)=[^&\s]*")
 _FRAME = re.compile(r"[╭╮╰╯│─]+")
 
 
@@ -44,4 +46,9 @@ def _one_line(box: str, prog: str) -> str:
         if line:
             sentences.append(line)
     message = " ".join(sentences[:6]) or "bad command line"
-    return f"{message} (see {prog} --help)"
+    return f"{hide_secrets(message)} (see {prog} --help)"
+
+
+def hide_secrets(text: str) -> str:
+    """The text, less the passwords of URLs in it: a message quotes what was typed."""
+    return _SECRET_PARAMETER.sub(r"\1=***", _USER_INFO.sub(r"\1:***@", text))

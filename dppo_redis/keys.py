@@ -72,6 +72,11 @@ class RunKeys:
         return self._key(f"actor:{slot}")
 
     @property
+    def every_actor(self) -> str:
+        """Glob of the actors' own hashes."""
+        return self._key("actor:*")
+
+    @property
     def status(self) -> str:
         return self._key("status")
 
@@ -121,6 +126,11 @@ class RunKeys:
 
 
 SPEC_PATTERN = "dppo:{*}:spec"
+
+
+def in_every_run(key: str) -> str:
+    """Glob of this key in all runs; no run name can hold a glob's characters."""
+    return SPEC_PATTERN.removesuffix("spec") + key.partition("}:")[2]
 
 
 def run_of(spec_key: str) -> str:

@@ -109,17 +109,24 @@ class Books:
     def audit(self, entries_added: int, backlog: int) -> Balance:
         """Compare, then book the difference as `lost`.
 
-        A new stream counts from 0 again, so what the old one had counted is carried over.
+        A new stream counts from 0 again, so what the old one had counted is carried over. A count that
+        fell, but not to 0, is of a server that came back with older data (a failover, the end of a
+        log): what it forgot is carried over. Rollouts that were settled and are there again come
+        as duplicates, so that as many of those that were forgotten are not seen to be lost.
         """
-        reset = self.stream_is_new or entries_added < self.last_entries_added
-        if reset:
+        reason = "unexplained"
+        if self.stream_is_new or not entries_added:
+            reason = "reset"
             self._carry(self.last_entries_added)
+        elif entries_added < self.last_entries_added:
+            reason = "rolled_back"
+            self._carry(self.last_entries_added - entries_added)
         self.last_entries_added = entries_added
         self.stream_is_new = False
         imbalance = self.ledger.entries_before + entries_added - self.ledger.settled - backlog
         if imbalance > 0:
-            self.ledger.add(Outcome.LOST, "reset" if reset else "unexplained", entries=imbalance)
-        elif imbalance < 0:  # added and settled after the last look at a stream that is gone
+            self.ledger.add(Outcome.LOST, reason, entries=imbalance)
+        elif imbalance < 0:  # settled after the last look at a stream that is gone, or settled and back
             self._carry(-imbalance)
         return Balance(
             entries_added=self.ledger.entries_before + entries_added,

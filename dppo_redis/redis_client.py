@@ -6,28 +6,24 @@ loading, failing over, full); what needs a human (password, rights, certificate)
 """
 
 import logging
-import os
 import random
+import re
 import ssl
-import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import quote, urlsplit, urlunsplit
+from typing import TypeVar
 
 import redis
 from redis.backoff import NoBackoff
-from redis.connection import parse_url
 from redis.retry import Retry
 
+from dppo_redis.connections import MisconfiguredError, make_pool
 from dppo_redis.errors import ConfigurationError, DppoError, StoppedError, UnavailableError
 from dppo_redis.logs import Rarely
+from dppo_redis.redis_address import read_address
 from dppo_redis.shutdown import StopRequest
 
-URL_VARIABLE = "DPPO_REDIS_URL"
-PASSWORD_FILE_VARIABLE = "DPPO_REDIS_PASSWORD_FILE"
 SOCKET_TIMEOUT_S = 5.0  # ten times the longest blocking read
 INTERACTIVE_PATIENCE_S = 5.0
 _LONGEST_PAUSE_S = 1.0
@@ -44,6 +40,7 @@ _TRANSIENT_ERRORS = (
     redis.exceptions.ClusterDownError,
     redis.exceptions.TryAgainError,
 )
+_FATAL_TLS = re.compile("CERTIFICATE|UNKNOWN_CA|VERSION|HANDSHAKE_FAILURE|KEY|PEM")
 _FATAL_REPLIES = ("NOAUTH", "WRONGPASS", "NOPERM", "DENIED", "CROSSSLOT", "MOVED")
 
 Client = redis.Redis
@@ -55,90 +52,21 @@ class TransientError(DppoError):
     """Redis cannot answer now; waiting helps."""
 
 
-def find_url(flag: str | None) -> str:
-    """The Redis URL, password included: from the flag, else from the environment.
-
-    Raises:
-        ConfigurationError: neither is given, the URL is malformed, or the password file is
-            missing or readable by others.
-    """
-    url = flag or os.environ.get(URL_VARIABLE)
-    if not url:
-        raise ConfigurationError(f"no Redis given: pass --redis URL or set {URL_VARIABLE}")
-    _check_url(url)
-    file = os.environ.get(PASSWORD_FILE_VARIABLE)
-    return _with_password(redact(url), _read_password(Path(file))) if file else url
-
-
-def _check_url(url: str) -> None:
-    """Refuse a malformed URL; the message never quotes it, since a part of it may be a password."""
-    try:
-        urlsplit(url)
-        options: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
-    except ValueError:
-        scheme = url.partition("://")[0][:10] if "://" in url else ""
-        raise ConfigurationError(
-            f"bad Redis URL {scheme}://...: it is redis://[user:password@]host[:port][/db], rediss://... "
-            "or unix:///path; special characters in a password are percent-encoded"
-        ) from None
-    try:
-        options.pop("connection_class", redis.Connection)(**options)  # nothing is sent yet
-    except TypeError as error:
-        raise ConfigurationError(f"bad Redis URL: {str(error).rpartition(') ')[2]}") from None
-
-
-def _read_password(file: Path) -> str:
-    try:
-        if file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise ConfigurationError(f"{file} is readable by others: chmod 600 {file}")
-        return file.read_text(encoding="utf-8").rstrip("\n")
-    except OSError as error:
-        raise ConfigurationError(f"cannot read the password file {file}: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"the password file {file} is not text") from None
-
-
-def _with_password(url: str, password: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme == "unix":
-        joiner = "&" if parts.query else "?"
-        return f"{url}{joiner}password={quote(password, safe='')}"
-    host = parts.netloc.rpartition("@")[2]
-    user = (parts.username or "") if "@" in parts.netloc else ""
-    return urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe='')}@{host}"))
-
-
-def has_password(url: str) -> bool:
-    """Whether a URL carries a secret."""
-    return redact(url) != url
-
-
-def redact(url: str) -> str:
-    """The URL as logs, dumps and screens may show it: less its secrets; the user name stays."""
-    parts = urlsplit(url)
-    query = "&".join(
-        item for item in parts.query.split("&") if item and "password" not in item.partition("=")[0]
-    )
-    user = f"{parts.username}@" if parts.username else ""
-    netloc = user + parts.netloc.rpartition("@")[2]
-    if parts.scheme == "unix":  # urlunsplit would drop the empty host
-        return f"unix://{netloc}{parts.path}" + (f"?{query}" if query else "")
-    return urlunsplit(parts._replace(netloc=netloc, query=query))
-
-
 def connect(url: str, name: str) -> Client:
     """A client for `url`; nothing is sent yet. `name` shows in CLIENT LIST."""
-    options: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
-    options.update(
+    pool = make_pool(
+        read_address(url),
         decode_responses=False,
         protocol=2,
         client_name=name,
+        driver_info=None,  # no CLIENT SETINFO: a right that nobody needs
         socket_timeout=SOCKET_TIMEOUT_S,
         socket_connect_timeout=SOCKET_TIMEOUT_S,
         retry=Retry(NoBackoff(), 0),
+        retry_on_timeout=False,
         retry_on_error=[],
     )
-    return redis.Redis(connection_pool=redis.ConnectionPool(**options))
+    return redis.Redis(connection_pool=pool)
 
 
 @contextmanager
@@ -158,8 +86,13 @@ def classify(error: redis.RedisError) -> DppoError:
         return ConfigurationError(f"Redis refuses the user or password: {error}")
     if isinstance(error, redis.exceptions.NoPermissionError) or reply in _FATAL_REPLIES:
         return ConfigurationError(f"Redis refuses: {error}")
-    if isinstance(error.__cause__ or error.__context__, ssl.SSLCertVerificationError):
+    if isinstance(error, MisconfiguredError):
+        return ConfigurationError(str(error))
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, ssl.SSLCertVerificationError):
         return ConfigurationError(f"Redis' certificate is not trusted: {error}")
+    if isinstance(cause, ssl.SSLError) and _FATAL_TLS.search(cause.reason or ""):
+        return ConfigurationError(f"TLS with Redis fails: {error}")
     if isinstance(error, _TRANSIENT_ERRORS) or reply in _TRANSIENT_REPLIES:
         return TransientError(str(error))
     return ConfigurationError(f"Redis answers an error that this release does not expect: {error}")

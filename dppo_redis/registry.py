@@ -49,7 +49,7 @@ class Registry:
     def _forgive(self, error: redis.RedisError, key: str) -> None:
         """A full server lets the registration be renewed; one's own key can be of no other type."""
         if str(error).startswith("WRONGTYPE"):
-            self._client.delete(key)
+            self._client.pexpire(key, 0)
         elif not isinstance(error, redis.exceptions.OutOfMemoryError):
             raise error
 
@@ -58,7 +58,7 @@ class Registry:
         if self._client.hget(self._keys.actor(slot), "boot") != str(boot).encode():
             return
         pipeline = self._client.pipeline(transaction=False)
-        pipeline.delete(self._keys.actor(slot))
+        pipeline.pexpire(self._keys.actor(slot), 0)  # actors have no right to DEL
         pipeline.zrem(self._keys.actors, str(slot))
         pipeline.execute()
 

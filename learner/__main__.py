@@ -15,12 +15,13 @@ import torch
 
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.config import RunConfig, load_toml
+from dppo_redis.credentials import Role, find_url
 from dppo_redis.environments import inspect
 from dppo_redis.errors import ConfigurationError, ExitStatus, StoppedError, WireError
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.pacing import Derived, derive
-from dppo_redis.redis_client import Client, Patience, connect, find_url
+from dppo_redis.redis_client import Client, Patience, connect
 from dppo_redis.registry import Registry
 from dppo_redis.rollout_stream import Entry, RolloutConsumer
 from dppo_redis.run_store import RunStore
@@ -62,7 +63,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     if options.threads < 1:
         raise ConfigurationError(f"threads: at least 1 (got {options.threads})")
     torch.set_num_threads(options.threads)
-    url = find_url(options.redis)
+    url = find_url(options.redis, Role.LEARNER)
     config = load_toml(options.run_dir / "config.toml")
     spaces = inspect(source_of(config), use_mask=config.use_action_mask)
     derived = derive(config, spaces.observation, spaces.action)

@@ -55,6 +55,7 @@ class Authority:
         self.boots: dict[str, int] = {}
         self._last: Weights | None = None
         self._looks = 0  # at the weights key
+        self._state = RUN  # what the operator wanted when it was last seen
         self.owner = owner
         self.epoch = 0
         self.version = 0
@@ -219,7 +220,8 @@ class Authority:
                 self._writes.write_string(self.epoch, self._keys.spec, text)
             self._heal_boots(vitals.boots)
             if vitals.state is None:
-                self._writes.write_fields(self.epoch, self._keys.control, {"state": RUN})
+                self._writes.write_fields(self.epoch, self._keys.control, {"state": self._state})
+            self._state = vitals.state or self._state
 
     def _is_whole(self, vitals: Vitals) -> bool:
         """Whether the weights key holds what was published; a large blob is read more rarely."""

@@ -15,6 +15,7 @@ from dppo_redis.errors import ConfigurationError
 from dppo_redis.redis_client import Client
 
 OLDEST_SERVER = (7, 0)
+PROFILES = Path(__file__).parent / "redis"  # what each of them loses: ops/README.md
 _MAXMEMORY = "2gb"
 
 
@@ -24,24 +25,21 @@ class Broker:
 
     command: list[str]
     url: str
-    redis_cli: str  # how an operator reaches it
 
 
-def embedded(directory: Path) -> Broker:
-    """The server of a run, its socket in a short private directory."""
+def embedded(directory: Path, profile: str = "none") -> Broker:
+    """The server of a run, its socket in a short private directory; `profile` names a file of ops/redis."""
     socket = directory / "redis.sock"
     command = [
         find_server(),
+        str(PROFILES / f"{profile}.conf"),
         *("--port", "0"),
         *("--unixsocket", str(socket)),
         *("--unixsocketperm", "700"),
         *("--dir", str(directory)),
-        *("--save", ""),
-        *("--appendonly", "no"),
         *("--maxmemory", _MAXMEMORY),
-        *("--maxmemory-policy", "noeviction"),
     ]
-    return Broker(command, f"unix://{socket}", f"redis-cli -s {socket}")
+    return Broker(command, f"unix://{socket}")
 
 
 def find_server() -> str:

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from supervisor.xmlrpc import SupervisorTransport
 
+from dppo_redis.credentials import URL_VARIABLE, VARIABLES
 from dppo_redis.errors import DppoError, ExitStatus
-from dppo_redis.redis_client import URL_VARIABLE
 from dppo_redis.shutdown import PARENT_PID_VARIABLE
 from ops.supervisor.render import LEARNER_STOP_WAIT_S, FleetPlan, render
 
@@ -74,8 +74,10 @@ class Fleet:
         # Our own packages first, wherever this runs from; the URL may hold a password.
         packages = str(Path(__file__).resolve().parent.parent)
         paths = [packages, *filter(None, [os.environ.get("PYTHONPATH")])]
+        # The server of our own asks for no password; what the environment holds is for another one.
+        not_inherited = VARIABLES if plan.broker_command is not None else ()
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name not in not_inherited},
             URL_VARIABLE: url,
             PARENT_PID_VARIABLE: str(os.getpid()),
             "PYTHONPATH": os.pathsep.join(paths),

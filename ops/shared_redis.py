@@ -5,15 +5,8 @@ import time
 
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.keys import RunKeys
-from dppo_redis.redis_client import (
-    INTERACTIVE_PATIENCE_S,
-    PASSWORD_FILE_VARIABLE,
-    URL_VARIABLE,
-    Patience,
-    connect,
-    has_password,
-    redact,
-)
+from dppo_redis.redis_address import redact
+from dppo_redis.redis_client import INTERACTIVE_PATIENCE_S, Patience, connect
 from dppo_redis.run_store import RunStore
 from dppo_redis.shutdown import StopRequest
 from ops.broker import check_server
@@ -30,12 +23,6 @@ def check_shared(url: str, options: TrainOptions, directory: RunDirectory, stop:
     Raises:
         ConfigurationError, UnavailableError: with the remedy.
     """
-    if options.redis and has_password(options.redis):
-        _log.warning(
-            "a password on the command line is visible to every user of this machine: set %s or %s instead",
-            URL_VARIABLE,
-            PASSWORD_FILE_VARIABLE,
-        )
     client = connect(url, "dppo-train")
     patience = Patience(stop, deadline_s=INTERACTIVE_PATIENCE_S)
     for warning in patience.call(f"reach {redact(url)}", lambda: check_server(client)):

@@ -10,10 +10,11 @@ from typing import Any
 from rich.console import Console
 
 from dppo_redis.arguments import parse_arguments
+from dppo_redis.credentials import Role, find_url
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.keys import RunKeys
 from dppo_redis.ledger import Ledger, Outcome
-from dppo_redis.redis_client import INTERACTIVE_PATIENCE_S, Client, Patience, connect, find_url
+from dppo_redis.redis_client import INTERACTIVE_PATIENCE_S, Client, Patience, connect
 from dppo_redis.registry import Registry, number
 from dppo_redis.run_store import Control, Evaluation, RunStore, only_run
 from dppo_redis.shutdown import StopRequest
@@ -111,7 +112,7 @@ def _plain(text: str) -> str | int | float:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
     options = parse_arguments(StatusOptions, argv, "dppo-redis status")
-    client = connect(find_url(options.redis), "dppo-status")
+    client = connect(find_url(options.redis, Role.MONITOR), "dppo-status")
     patience = Patience(StopRequest(), deadline_s=INTERACTIVE_PATIENCE_S)
     run = options.run or patience.call("list the runs", lambda: only_run(client))
     status = patience.call("read the status", lambda: read_status(client, RunKeys(run)))

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import shlex
 import shutil
 import sys
@@ -12,23 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from dppo_redis.config import RunConfig, load_toml
+from dppo_redis.credentials import Role, as_role, base_url, is_url_given, shown_credentials
 from dppo_redis.environments import EnvironmentSpaces, inspect
 from dppo_redis.errors import ConfigurationError, DppoError
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.pacing import derive
-from dppo_redis.redis_client import (
-    PASSWORD_FILE_VARIABLE,
-    URL_VARIABLE,
-    connect,
-    find_url,
-    has_password,
-    redact,
-)
+from dppo_redis.redis_address import redact
+from dppo_redis.redis_client import connect
 from dppo_redis.run_store import STOP, RunStore
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import describe_run, source_of
 from ops.broker import Broker, embedded
+from ops.by_hand import redis_cli
 from ops.fleet import Fleet
 from ops.options import TrainOptions, read_options
 from ops.run_directory import CONFIG, RunDirectory, check, choose, claim, prepare, write_summary
@@ -51,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     spaces = inspect(source_of(config), use_mask=config.use_action_mask)
     derived = derive(config, spaces.observation, spaces.action)
     directory = choose(config, options.run, options.run_dir, options.resume)
-    url = find_url(options.redis) if options.redis or os.environ.get(URL_VARIABLE) else None
+    given = base_url(options.redis) if is_url_given(options.redis) else None
+    url = as_role(given, Role.OPERATOR) if given is not None else None
     # Every refusal comes before the first thing is written or removed.
     if url is not None:
         check_shared(url, options, directory, stop)
@@ -70,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     screen.print(derived_table(config, derived))
     private_dir = _private_directory()
     try:
-        return _train(options, directory, url, private_dir, lock, screen, stop)
+        return _train(options, directory, given, private_dir, lock, screen, stop)
     finally:
         shutil.rmtree(private_dir, ignore_errors=True)
 
@@ -104,14 +100,14 @@ def _private_directory() -> Path:
 def _train(
     options: TrainOptions,
     directory: RunDirectory,
-    url: str | None,
+    given: str | None,
     private_dir: Path,
     lock: int,
     screen: Screen,
     stop: StopRequest,
 ) -> int:
-    broker = embedded(private_dir) if url is None else None
-    address = broker.url if broker is not None else str(url)
+    broker = embedded(private_dir) if given is None else None
+    address = broker.url if broker is not None else str(given)
     plan = FleetPlan(
         run=directory.run,
         run_dir=directory.path,
@@ -121,8 +117,8 @@ def _train(
         actors=options.config.actors,
         broker_command=broker.command if broker is not None else None,
     )
-    fleet = Fleet.start(plan, address, lock)
-    client = connect(address, "dppo-train")
+    fleet = Fleet.start(plan, address, lock)  # each service has the credentials of its own role
+    client = connect(address if broker is not None else as_role(address, Role.OPERATOR), "dppo-train")
     watch = Watch(fleet, client, RunStore(client, RunKeys(directory.run)), screen, stop)
     failure: DppoError | None = None
     try:
@@ -139,7 +135,7 @@ def _train(
         summary = summarise(options.config, watch, directory.path, failed=failure is not None)
     finally:
         fleet.stop()
-    if url is not None:
+    if broker is None:
         quietly(watch.store.retire)
     _keep(directory, summary, watch)
     return _conclude(options, summary, screen, stop, failure)
@@ -147,10 +143,8 @@ def _train(
 
 def _say_how_to_join(screen: Screen, run: str, address: str, broker: Broker | None) -> None:
     shown = shlex.quote(redact(address))
-    secret, cli_secret = "", ""
-    if has_password(address):
-        secret, cli_secret = f"{PASSWORD_FILE_VARIABLE}=FILE ", "REDISCLI_AUTH=... "
-    by_hand = broker.redis_cli if broker is not None else f"{cli_secret}redis-cli -u {shown}"
+    secret, cli_secret = shown_credentials(address) if broker is None else ("", "")
+    by_hand = f"{cli_secret}{redis_cli(address)}"
     screen.say(f"another actor:  {secret}dppo-redis actor --redis {shown} --run {run}")
     screen.say(f"status:         {secret}dppo-redis status --redis {shown} --run {run}")
     screen.say(f"by hand:        {by_hand} HGETALL {shlex.quote(RunKeys(run).status)}")

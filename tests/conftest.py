@@ -40,11 +40,11 @@ def wait_until(condition: Callable[[], bool], deadline_s: float, what: str) -> N
 class RedisServer:
     """A server on a unix socket in a short directory of its own, started as `train` starts one."""
 
-    def __init__(self, binary: str) -> None:
+    def __init__(self, binary: str, *more: str, profile: str = "none") -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="dppo-"))
-        broker = embedded(self.directory)
+        broker = embedded(self.directory, profile)
         self.url = broker.url
-        self._command = [binary, *broker.command[1:]]
+        self._command = [binary, *broker.command[1:], *more]
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -87,6 +87,8 @@ class RedisServer:
 def _answers(client: Client) -> bool:
     try:
         return bool(client.ping())
+    except redis.AuthenticationError:
+        return True
     except redis.ConnectionError:
         return False
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from dppo_redis.arguments import parse_arguments
+from dppo_redis.credentials import Role, find_url
 from dppo_redis.environments import inspect, make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, ExitStatus, StoppedError
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import Rarely, configure
-from dppo_redis.redis_client import Client, Patience, TransientError, connect, find_url, translated
+from dppo_redis.redis_client import Client, Patience, TransientError, connect, translated
 from dppo_redis.registry import Registry
 from dppo_redis.rollout import MAX_ENVIRONMENTS
 from dppo_redis.rollout_stream import RolloutProducer
@@ -85,7 +86,8 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         raise ConfigurationError(f"slot: 0 or more (got {options.slot})")
     if options.envs_per_actor is not None and not 1 <= options.envs_per_actor <= MAX_ENVIRONMENTS:
         raise ConfigurationError(f"envs_per_actor: 1 to {MAX_ENVIRONMENTS} (got {options.envs_per_actor})")
-    client = connect(find_url(options.redis), f"dppo-actor-{options.run}")
+    url = find_url(options.redis, Role.ACTOR)
+    client = connect(url, f"dppo-actor-{options.run}")
     keys = RunKeys(options.run)
     patience = Patience(stop)
     store = RunStore(client, keys)
@@ -113,7 +115,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         patience=patience,
         stop=stop,
     )
-    aside = Aside(actor, connect(find_url(options.redis), f"dppo-actor-{options.run}"), keys)
+    aside = Aside(actor, connect(url, f"dppo-actor-{options.run}"), keys)
     limit_s = description.join.env_timeout_s
     try:
         with Watchdog(limit_s, stop, meanwhile=aside.beat, farewell=aside.leave):

@@ -19,12 +19,13 @@ import numpy.typing as npt
 
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.arguments import parse_arguments
+from dppo_redis.credentials import Role, find_url
 from dppo_redis.environments import make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, ExitStatus, StoppedError, WireError
 from dppo_redis.files import write_aside
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
-from dppo_redis.redis_client import Patience, connect, find_url
+from dppo_redis.redis_client import Patience, connect
 from dppo_redis.run_store import STOP, Evaluation, RunStore
 from dppo_redis.shutdown import StopRequest, run_service
 from dppo_redis.spec import RunDescription
@@ -227,7 +228,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     os.nice(_NICENESS)
     if options.run_dir is not None and not options.run_dir.is_dir():
         raise ConfigurationError(f"{options.run_dir} is not a directory")
-    client = connect(find_url(options.redis), f"dppo-evaluator-{options.run}")
+    client = connect(find_url(options.redis, Role.EVALUATOR), f"dppo-evaluator-{options.run}")
     keys = RunKeys(options.run)
     patience = Patience(stop)
     store = RunStore(client, keys)

@@ -79,3 +79,10 @@ def test_help_is_printed_and_ends_with_0(capsys: pytest.CaptureFixture[str]) -> 
     assert "dppo-redis something" in shown
     assert "Name of the run" in shown
     assert "--no-json" not in shown
+
+
+def test_a_message_never_shows_the_password_of_a_url() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_arguments(Options, ["--redsi", "redis://me:hunter2@here:6379", "x?ssl_password=hunter2"], "p")
+    assert "redsi" in str(caught.value)
+    assert "hunter2" not in str(caught.value)

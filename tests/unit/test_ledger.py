@@ -100,8 +100,23 @@ class TestAudit:
         books = make_books(last_entries_added=4)
         books.audit(entries_added=0, backlog=0)
         books.audit(entries_added=3, backlog=3)
+        books.stream_is_new = True
         books.audit(entries_added=1, backlog=1)
         assert books.ledger.counts == {"entries_before": 7, "lost": 7, "lost:reset": 7}
+
+    def test_what_a_server_forgot_that_came_back_with_older_data_is_lost(self) -> None:
+        books = make_books(trained=6, last_entries_added=10)  # 4 were waiting
+        balance = books.audit(entries_added=8, backlog=2)  # two of them are gone
+        assert books.ledger.counts == {"trained": 6, "entries_before": 2, "lost": 2, "lost:rolled_back": 2}
+        assert balance.entries_added == 10
+        assert books.audit(entries_added=8, backlog=2).imbalance == 0
+
+    def test_settled_rollouts_that_came_back_are_counted_once_more_as_what_they_become(self) -> None:
+        books = make_books(trained=6, last_entries_added=6)
+        books.audit(entries_added=5, backlog=3)  # the last addition and the last four settlements are undone
+        assert books.ledger.counts == {"trained": 6, "entries_before": 4}
+        books.ledger.add(Outcome.DUPLICATE, entries=3)
+        assert books.audit(entries_added=5, backlog=0).imbalance == 0
 
 
 class Stream:
@@ -111,6 +126,7 @@ class Stream:
         self.added = 0
         self.waiting = 0
         self.ever = 0
+        self.older = (0, 0)  # what a replica may have: (added, waiting) of an earlier moment
         self.books = Books(Ledger())
 
     def act(self, action: str, count: int) -> None:
@@ -124,7 +140,13 @@ class Stream:
             self.books.ledger.add(Outcome.TRAINED, entries=taken)
         elif action == "trim":
             self.waiting -= min(count, self.waiting)
+        elif action == "remember":
+            self.older = (self.added, self.waiting)
+        elif action == "roll back":
+            self.added, self.waiting = self.older
+            self.older = (0, 0)
         elif action in ("reset", "reset unseen"):
+            self.older = (0, 0)
             if action == "reset":
                 self.audit()  # the keeper's last look, and nothing happened since
             self.added = self.waiting = 0
@@ -160,8 +182,8 @@ def test_every_rollout_ever_added_has_an_outcome_or_waits(actions: list[tuple[st
     assert stream.ever == stream.books.ledger.settled + stream.waiting
 
 
-@given(histories(*SEEN, "reset unseen"))
-def test_the_books_balance_also_when_a_stream_vanished_before_anybody_looked(
+@given(histories(*SEEN, "reset unseen", "remember", "roll back"))
+def test_the_books_balance_also_when_a_server_forgot_something_before_anybody_looked(
     actions: list[tuple[str, int]],
 ) -> None:
     stream, balance = play(actions)

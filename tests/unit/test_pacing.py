@@ -1,20 +1,25 @@
 """Numbers that follow from the configuration."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pytest
+from gymnasium.spaces import Box, Dict, Discrete
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dppo_redis.actions import ActionSpec
+from dppo_redis.actions import ActionSpec, describe_actions
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.pacing import Derived, backlog_high, batch_is_full, derive, expected_lag, rollouts_missing
-from dppo_redis.spaces import ObservationSpec
+from dppo_redis.spaces import ObservationSpec, describe_observations
+from dppo_redis.spec import NetworkSpec
 from dppo_redis.wire import encode_rollout
 from tests.factories import box, discrete, make_config, make_rollout, make_spec
 
 OBSERVATION = ObservationSpec.vector(4)
+SCREEN = describe_observations(Dict({"screen": Box(0, 255, (8, 9), np.uint8), "score": Discrete(3)}))
+DICT = describe_actions(Dict({"a": Discrete(2), "b": Box(-1, 1, (3,))}))
 
 
 def derived(*, serial: bool = False, **knobs: Any) -> Derived:
@@ -104,13 +109,39 @@ def test_so_many_rollouts_are_missing_as_make_the_batch_full(
     assert rollouts_missing(valid_rows, last_rollout_rows, batch_steps) == more
 
 
-@pytest.mark.parametrize("action", [discrete(3), box()], ids=["discrete", "box"])
-def test_the_size_of_a_rollout_is_what_its_payload_takes(action: ActionSpec) -> None:
+@pytest.mark.parametrize("action", [discrete(3), box(), DICT], ids=["discrete", "box", "dict"])
+@pytest.mark.parametrize("observation", [OBSERVATION, SCREEN], ids=["vector", "screen"])
+@pytest.mark.parametrize("frame_stack", [1, 4])
+@pytest.mark.parametrize("memory", ["none", "lstm"])
+def test_the_size_of_a_rollout_is_what_its_payload_takes(
+    action: ActionSpec, observation: ObservationSpec, frame_stack: int, memory: Literal["none", "lstm"]
+) -> None:
     """But for names, shapes, and the final observations of the episodes that end."""
-    spec = make_spec(action=action, observation_size=4, rollout_steps=64)
-    config = make_config(actors=1, envs_per_actor=8, rollout_steps=64)
-    numbers = derive(config, OBSERVATION, spec.action)
+    config = make_config(
+        actors=1,
+        envs_per_actor=8,
+        rollout_steps=64,
+        frame_stack=frame_stack,
+        network={"memory": memory, "memory_size": 32},
+    )
+    numbers = derive(config, observation, action)
+    network = NetworkSpec(memory=memory, memory_size=32)
+    spec = make_spec(
+        action=action, observation=observation, rollout_steps=64, frame_stack=frame_stack, network=network
+    )
     assert len(encode_rollout(make_rollout(spec, count=8))) == pytest.approx(numbers.rollout_bytes, abs=400)
+
+
+@pytest.mark.parametrize(("minibatch_size", "instead"), [(100, 128), (200, 192), (16, 64), (65, 64)])
+def test_a_memory_with_minibatches_that_are_no_whole_rollouts_is_refused_with_the_number_to_set(
+    minibatch_size: int, instead: int
+) -> None:
+    knobs: dict[str, Any] = {"network": {"memory": "gru"}, "rollout_steps": 64}
+    expected = rf"ppo\.minibatch_size \({minibatch_size}\) must be a multiple of the rollout length \(64\)"
+    with pytest.raises(ConfigurationError, match=rf"{expected}.* set ppo\.minibatch_size to {instead}"):
+        derived(**knobs, ppo={"minibatch_size": minibatch_size})
+    derived(**knobs, ppo={"minibatch_size": instead})
+    derived(rollout_steps=64, ppo={"minibatch_size": minibatch_size})
 
 
 def test_marks_worked_by_hand() -> None:

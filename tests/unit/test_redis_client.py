@@ -1,7 +1,6 @@
-"""Addresses, passwords, and which errors are waited out."""
+"""Connections, and which errors are waited out."""
 
 import ssl
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,169 +9,20 @@ from redis import exceptions
 
 from dppo_redis.errors import ConfigurationError, UnavailableError
 from dppo_redis.redis_client import (
-    PASSWORD_FILE_VARIABLE,
     SOCKET_TIMEOUT_S,
-    URL_VARIABLE,
     Patience,
     TransientError,
     backoff,
     classify,
     connect,
-    find_url,
-    has_password,
-    redact,
     translated,
 )
 from dppo_redis.shutdown import StopRequest
-
-SECRET = "hunter2"
-
-
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(URL_VARIABLE, raising=False)
-    monkeypatch.delenv(PASSWORD_FILE_VARIABLE, raising=False)
-
-
-@pytest.fixture
-def password_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    file = tmp_path / "password"
-    file.write_text(f"{SECRET}\n")
-    file.chmod(0o600)
-    monkeypatch.setenv(PASSWORD_FILE_VARIABLE, str(file))
-    return file
-
-
-class TestFindUrl:
-    def test_the_flag_wins_over_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv(URL_VARIABLE, "redis://elsewhere")
-        assert find_url("redis://here") == "redis://here"
-        assert find_url(None) == "redis://elsewhere"
-
-    def test_without_any_the_variable_is_named(self) -> None:
-        with pytest.raises(ConfigurationError, match=URL_VARIABLE):
-            find_url(None)
-
-    @pytest.mark.parametrize("url", ["here:6379", "http://here", "redis://here:port", "redis://[here"])
-    def test_a_malformed_url_is_refused(self, url: str) -> None:
-        with pytest.raises(ConfigurationError, match="bad Redis URL"):
-            find_url(url)
-
-    @pytest.mark.parametrize(
-        "url",
-        [
-            f"redis://:{SECRET}/x@here:6379",
-            f"redis://:{SECRET}#x@here:6379",
-            f"redis://:{SECRET}?x@here:6379",
-            f"redis://:{SECRET}[x@here:6379",
-            f"redis://user:{SECRET}@here:port",
-            f"http://user:{SECRET}@here",
-        ],
-        ids=["slash", "hash", "question mark", "bracket", "bad port", "bad scheme"],
-    )
-    def test_the_password_in_a_malformed_url_is_not_shown(self, url: str) -> None:
-        with pytest.raises(ConfigurationError) as caught:
-            find_url(url)
-        assert SECRET not in str(caught.value)
-
-    def test_an_option_that_no_connection_has_is_refused_at_once(self) -> None:
-        with pytest.raises(ConfigurationError, match="colour"):
-            find_url("redis://here?colour=blue")
-
-
-class TestPasswordFile:
-    @pytest.mark.usefixtures("password_file")
-    @pytest.mark.parametrize(
-        ("url", "expected"),
-        [
-            ("redis://here:6379/2", f"redis://:{SECRET}@here:6379/2"),
-            ("rediss://actor@here", f"rediss://actor:{SECRET}@here"),
-            ("redis://:old@here", f"redis://:{SECRET}@here"),
-            ("unix:///run/redis.sock", f"unix:///run/redis.sock?password={SECRET}"),
-            ("unix:///run/redis.sock?db=1", f"unix:///run/redis.sock?db=1&password={SECRET}"),
-        ],
-    )
-    def test_its_content_becomes_the_password(self, url: str, expected: str) -> None:
-        assert find_url(url) == expected
-
-    @pytest.mark.usefixtures("password_file")
-    def test_it_wins_over_the_password_of_a_unix_url_as_it_does_elsewhere(self) -> None:
-        assert connected_with(find_url("unix:///run/redis.sock?password=old"))["password"] == SECRET
-
-    @pytest.mark.parametrize("password", ["p/w#1@%&+?=:", "pass word", "ünïcode", "trailing space "])
-    @pytest.mark.parametrize("url", ["redis://user@here:1", "unix:///run/redis.sock?username=user"])
-    def test_a_password_of_any_characters_reaches_the_connection(
-        self, password_file: Path, password: str, url: str
-    ) -> None:
-        password_file.write_text(password + "\n", encoding="utf-8")
-        options = connected_with(find_url(url))
-        assert (options["username"], options["password"]) == ("user", password)
-
-    @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660, 0o610])
-    def test_a_file_that_others_may_read_is_refused_with_the_remedy(
-        self, password_file: Path, mode: int
-    ) -> None:
-        password_file.chmod(mode)
-        with pytest.raises(ConfigurationError, match=f"chmod 600 {password_file}"):
-            find_url("redis://here")
-
-    @pytest.mark.parametrize("mode", [0o600, 0o400])
-    def test_a_file_of_its_owner_alone_is_read(self, password_file: Path, mode: int) -> None:
-        password_file.chmod(mode)
-        assert SECRET in find_url("redis://here")
-
-    def test_a_missing_file_is_named(self, password_file: Path) -> None:
-        password_file.unlink()
-        with pytest.raises(ConfigurationError, match=str(password_file)):
-            find_url("redis://here")
-
-    def test_a_directory_in_its_place_is_named(self, password_file: Path) -> None:
-        password_file.unlink()
-        password_file.mkdir(mode=0o700)
-        with pytest.raises(ConfigurationError, match=str(password_file)):
-            find_url("redis://here")
-
-    def test_a_file_that_is_no_text_is_named(self, password_file: Path) -> None:
-        password_file.write_bytes(b"\xff\xfe\x00")
-        with pytest.raises(ConfigurationError, match=str(password_file)):
-            find_url("redis://here")
 
 
 def connected_with(url: str) -> dict[str, object]:
     """The options of the connections that `url` leads to; nothing is sent."""
     return dict(connect(url, "test").connection_pool.connection_kwargs)
-
-
-class TestRedact:
-    @pytest.mark.parametrize(
-        ("url", "shown"),
-        [
-            (f"redis://:{SECRET}@here:6379/0", "redis://here:6379/0"),
-            (f"rediss://actor:{SECRET}@here", "rediss://actor@here"),
-            (f"redis://u:{SECRET}@x@here", "redis://u@here"),
-            (f"unix:///run/r.sock?password={SECRET}&db=1", "unix:///run/r.sock?db=1"),
-            (f"unix:///run/r.sock?db=1&password={SECRET}", "unix:///run/r.sock?db=1"),
-            (f"unix://u:{SECRET}@/run/r.sock", "unix://u@/run/r.sock"),
-            (f"rediss://here?ssl_password={SECRET}", "rediss://here"),
-            ("redis://actor@here", "redis://actor@here"),
-            ("redis://here", "redis://here"),
-            ("unix:///run/r.sock", "unix:///run/r.sock"),
-        ],
-    )
-    def test_the_secret_is_left_out_and_the_rest_is_not(self, url: str, shown: str) -> None:
-        assert redact(url) == shown
-
-    @pytest.mark.parametrize(
-        ("url", "expected"),
-        [
-            (f"redis://:{SECRET}@here", True),
-            (f"unix:///r.sock?password={SECRET}", True),
-            ("redis://here", False),
-            ("redis://user@here", False),
-        ],
-    )
-    def test_a_url_with_a_secret_is_recognised(self, url: str, expected: bool) -> None:
-        assert has_password(url) is expected
 
 
 class TestConnect:

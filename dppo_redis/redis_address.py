@@ -1,0 +1,130 @@
+"""What a Redis URL says: which server, with which options, and which part of it is secret.
+
+Reads text only, and looks whether the certificate files exist. Beside redis-py's own forms:
+
+    sentinel://[user:password@]host[:port][,host[:port]...]/service[?db=0&sentinel_password=...]
+    sentinels://...                    the same through TLS, to the sentinels and to the servers
+
+Everything that is no `sentinel_...` parameter means what it means in redis:// and is for the servers.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+
+import redis
+from redis.connection import parse_url
+
+from dppo_redis.errors import ConfigurationError
+
+SENTINEL_PORT = 26379
+_SENTINEL_SCHEMES = {"sentinel": "redis", "sentinels": "rediss"}
+_SENTINEL_OPTIONS = {"sentinel_username": "username", "sentinel_password": "password"}
+_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+
+
+@dataclass(frozen=True)
+class Address:
+    """A URL, read."""
+
+    options: dict[str, Any]  # of redis-py's connections to the server
+    sentinels: tuple[tuple[str, int], ...] = ()  # empty: the server itself is named
+    service: str = ""  # what the sentinels call the primary
+    sentinel_options: dict[str, Any] = field(default_factory=dict)  # of the connections to them
+
+
+def read_address(url: str) -> Address:
+    """Read a URL; nothing is sent.
+
+    Raises:
+        ConfigurationError: malformed; the message never quotes it, since a part may be a password.
+    """
+    try:
+        address = _read(url)
+    except ValueError:
+        scheme = url.partition("://")[0][:10] if "://" in url else ""
+        raise ConfigurationError(
+            f"bad Redis URL {scheme}://...: it is redis://[user:password@]host[:port][/db], rediss://..., "
+            "unix:///path or sentinel://[user:password@]host[:port],.../service; special characters in "
+            "a password are percent-encoded"
+        ) from None
+    _try_options(address.options)
+    for name in _FILES:
+        if name in address.options and not Path(address.options[name]).is_file():
+            raise ConfigurationError(f"bad Redis URL: {name}: there is no file {address.options[name]}")
+    return address
+
+
+def _read(url: str) -> Address:
+    parts = urlsplit(url)
+    if parts.scheme not in _SENTINEL_SCHEMES:
+        return Address(parse_url(url))  # type: ignore[no-untyped-call]
+    user, _, hosts = parts.netloc.rpartition("@")
+    sentinels = tuple(_read_host(host) for host in hosts.split(","))
+    service = unquote(parts.path.strip("/"))
+    if not service or "/" in service:
+        raise ValueError("no service")
+    query = parse_qsl(parts.query)
+    for_servers = urlencode([(name, value) for name, value in query if name not in _SENTINEL_OPTIONS])
+    # The rest is read as a server's URL, so that each part means the same there and here.
+    scheme = _SENTINEL_SCHEMES[parts.scheme]
+    options = parse_url(f"{scheme}://{user}{'@' if user else ''}host?{for_servers}")  # type: ignore[no-untyped-call]
+    del options["host"]
+    with_tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
+    for_sentinels = {_SENTINEL_OPTIONS[name]: value for name, value in query if name in _SENTINEL_OPTIONS}
+    return Address(options, sentinels, service, {**for_sentinels, **with_tls, "ssl": scheme == "rediss"})
+
+
+def _read_host(text: str) -> tuple[str, int]:
+    parts = urlsplit(f"//{text}")
+    if not parts.hostname:
+        raise ValueError("no host")
+    return parts.hostname, parts.port or SENTINEL_PORT
+
+
+def _try_options(options: dict[str, Any]) -> None:
+    rest = dict(options)
+    try:
+        rest.pop("connection_class", redis.Connection)(**rest)  # nothing is sent yet
+    except TypeError as error:
+        raise ConfigurationError(f"bad Redis URL: {str(error).rpartition(') ')[2]}") from None
+    except redis.RedisError as error:
+        raise ConfigurationError(f"bad Redis URL: {error}") from None
+
+
+def with_credentials(url: str, user: str | None, password: str) -> str:
+    """The URL with this password, and this user where one is given; what it held before goes."""
+    bare = redact(url)
+    parts = urlsplit(bare)
+    old = parts.username or ""
+    if parts.scheme == "unix":
+        given = {"password": password} if user is None else {"username": user, "password": password}
+        query = "&".join(
+            item for item in parts.query.split("&") if item and item.partition("=")[0] not in given
+        )
+        query = "&".join(filter(None, [query, urlencode(given, quote_via=quote)]))
+        return f"unix://{old}{'@' if old else ''}{parts.path}?{query}"
+    host = parts.netloc.rpartition("@")[2]
+    name = old if user is None else quote(user, safe="")
+    with_secret = parts._replace(netloc=f"{name}:{quote(password, safe='')}@{host}")
+    kept = [item for item in urlsplit(url).query.split("&") if item]  # ssl_password, sentinel_password
+    return urlunsplit(with_secret._replace(query="&".join(kept)))
+
+
+def has_password(url: str) -> bool:
+    """Whether a URL carries a secret."""
+    return redact(url) != url
+
+
+def redact(url: str) -> str:
+    """The URL as logs, dumps and screens may show it: less its secrets; the user name stays."""
+    parts = urlsplit(url)
+    query = "&".join(
+        item for item in parts.query.split("&") if item and "password" not in item.partition("=")[0]
+    )
+    user = f"{parts.username}@" if parts.username else ""
+    netloc = user + parts.netloc.rpartition("@")[2]
+    if parts.scheme == "unix":  # urlunsplit would drop the empty host
+        return f"unix://{netloc}{parts.path}" + (f"?{query}" if query else "")
+    return urlunsplit(parts._replace(netloc=netloc, query=query))

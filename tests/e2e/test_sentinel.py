@@ -1,0 +1,26 @@
+"""A fleet whose primary goes, by command, by kill -9 and by freezing: training goes on, the books balance."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from ops.bench.failover import FAULTS, measure, versions_of
+from ops.bench.sentinel_group import SentinelGroup
+from ops.broker import find_server
+from tests.e2e.support import assert_books_balance
+
+
+@pytest.mark.parametrize(
+    "faults", [FAULTS[1:2], pytest.param(FAULTS * 3, marks=pytest.mark.slow)], ids=["kill", "all"]
+)
+def test_training_goes_on_versions_rise_and_the_books_balance(faults: Sequence[str], tmp_path: Path) -> None:
+    """`measure` raises where training does not go on, and where one version meant two sets of weights."""
+    with SentinelGroup(find_server()) as group:
+        found, summary = measure(group, faults, tmp_path / "run")
+    assert [failover.fault for failover in found] == list(faults)
+    assert all(failover.imbalance == 0 for failover in found)
+    assert all(before < after for before, after in pairwise(versions_of(tmp_path / "run")))
+    assert summary["ledger"]["trained"] > 0
+    assert_books_balance(summary["ledger"])

@@ -1,0 +1,98 @@
+"""Networks of a user's own: good ones, and such that break the contract."""
+
+import torch
+from torch import Tensor, nn
+
+from dppo_redis.networks import Inputs, InputSizes
+
+
+class Noisy(nn.Module):
+    """With what acts otherwise in training: dropout and the statistics of a batch."""
+
+    def __init__(self, sizes: InputSizes, outputs: int) -> None:
+        super().__init__()
+        pixels = sum(channels * height * width for channels, height, width in sizes.images)
+        self.body = nn.Sequential(
+            nn.Linear(sizes.features + pixels, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Dropout(0.5)
+        )
+        self.head = nn.Linear(16, outputs)
+        self.critic = nn.Linear(16, 1)
+
+    def policy(self, inputs: Inputs) -> Tensor:
+        outputs: Tensor = self.head(self._features(inputs))
+        return outputs
+
+    def value(self, inputs: Inputs) -> Tensor:
+        values: Tensor = self.critic(self._features(inputs)).squeeze(-1)
+        return values
+
+    def _features(self, inputs: Inputs) -> Tensor:
+        parts = [inputs.vector, *(image.flatten(1).float() / 255 for image in inputs.images)]
+        features: Tensor = self.body(torch.cat(parts, dim=-1))
+        return features
+
+
+class Linear(nn.Module):
+    """The least there can be; others break one part of it each."""
+
+    def __init__(self, sizes: InputSizes, outputs: int) -> None:
+        super().__init__()
+        self.body = nn.Linear(sizes.features, outputs + 1)
+
+    def policy(self, inputs: Inputs) -> Tensor:
+        outputs: Tensor = self.body(inputs.vector)[:, 1:]
+        return outputs
+
+    def value(self, inputs: Inputs) -> Tensor:
+        values: Tensor = self.body(inputs.vector)[:, 0]
+        return values
+
+
+class TooManyOutputs(Linear):
+    def policy(self, inputs: Inputs) -> Tensor:
+        outputs: Tensor = self.body(inputs.vector)
+        return outputs
+
+
+class ColumnOfValues(Linear):
+    """[B, 1] instead of [B], which would broadcast."""
+
+    def value(self, inputs: Inputs) -> Tensor:
+        return super().value(inputs).unsqueeze(-1)
+
+
+class DoubleValues(Linear):
+    def value(self, inputs: Inputs) -> Tensor:
+        return super().value(inputs).double()
+
+
+class ArrayPolicy(Linear):
+    def policy(self, inputs: Inputs) -> Tensor:
+        result: Tensor = super().policy(inputs).numpy()  # type: ignore[assignment]
+        return result
+
+
+class NoValue(nn.Module):
+    def __init__(self, sizes: InputSizes, outputs: int) -> None:
+        super().__init__()
+        self.policy = nn.Linear(sizes.features, outputs)
+
+
+class NoArguments(nn.Module):
+    pass
+
+
+class Raises(Linear):
+    def policy(self, inputs: Inputs) -> Tensor:
+        del inputs
+        raise RuntimeError("the two shapes do not fit\nsecond line")
+
+
+class NoModule:
+    """Its parameters would never be trained."""
+
+    def __init__(self, sizes: InputSizes, outputs: int) -> None:
+        self.body = nn.Linear(sizes.features, outputs + 1)
+
+    policy = Linear.policy
+    value = Linear.value
