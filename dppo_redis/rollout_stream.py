@@ -5,15 +5,17 @@ An entry is plain text fields, enough to judge it, and the packed payload beside
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import redis
 
+from dppo_redis.entry import Entry as Entry
 from dppo_redis.errors import ConfigurationError, StoppedError, WireError
 from dppo_redis.keys import CONSUMER, GROUP, RunKeys
 from dppo_redis.logs import Rarely
+from dppo_redis.pending import PendingEntries
 from dppo_redis.redis_client import Client, TransientError, backoff, classify
 from dppo_redis.rollout import RolloutHeader
 from dppo_redis.shutdown import StopRequest
@@ -38,14 +40,6 @@ class Situation:
     weights: WeightsId | None  # current publication
     state: str  # run, pause or stop
     backlog_high: int  # start no rollout while the backlog is this high
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One stream entry as delivered; `fields` is empty when it was trimmed meanwhile."""
-
-    id: bytes
-    fields: Mapping[bytes, bytes]
 
 
 def parse_header(entry: Entry) -> RolloutHeader:
@@ -191,7 +185,8 @@ class RolloutConsumer:
         self._client = client
         self._key = keys.rollouts
         self._restore = restore
-        self._recover_from: bytes | None = b"0"  # own pending entries first: at start, after errors
+        self._pending = PendingEntries(client, keys.rollouts)
+        self._own_first = True  # at start, and after errors: a reply may have been lost
 
     def claim_all(self) -> None:
         """Make every pending entry of the group ours; only the holder of the lease may."""
@@ -218,26 +213,40 @@ class RolloutConsumer:
         Redis errors pass through, and make the next read begin with the pending entries again.
         """
         try:
-            if self._recover_from is not None:
-                entries = self._read(self._recover_from, count, None)
-                self._recover_from = entries[-1].id if entries else None
+            if self._own_first:
+                self._pending.look()
+                entries = self._pending.take(count)
+                self._own_first = bool(entries)
                 return entries
-            return self._read(b">", count, block_ms)
+            return self._read_new(count, block_ms)
         except redis.ResponseError as error:
             if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
                 raise
-            _log.warning("stream or group is gone; making them again")
+            if str(error).startswith("NOGROUP"):
+                _log.warning("stream or group is gone; making them again")
+                self._pending.forget()
             self._restore()
             return []
         except redis.RedisError:
-            self._recover_from = b"0"  # a reply may have been lost with entries in it
+            self._own_first = True
+            self._pending.look_again()
             raise
 
-    def _read(self, start: bytes, count: int, block_ms: int | None) -> list[Entry]:
-        reply = self._client.xreadgroup(GROUP, CONSUMER, {self._key: start}, count=count, block=block_ms)
+    def survived(self) -> None:
+        """What was read last has been opened without harm. Redis errors pass through."""
+        try:
+            self._pending.survived()
+        except redis.ResponseError as error:
+            if not str(error).startswith("NOGROUP"):
+                raise
+            self._pending.forget()
+
+    def _read_new(self, count: int, block_ms: int) -> list[Entry]:
+        block = None if self._pending.has_suspects else block_ms
+        reply = self._client.xreadgroup(GROUP, CONSUMER, {self._key: b">"}, count=count, block=block)
         found = cast(list[Any], reply)
         if not found:
-            return []
+            return self._pending.take_suspect()
         return [Entry(entry_id, values or {}) for entry_id, values in found[0][1]]
 
 
