@@ -15,6 +15,7 @@ COMMANDS = {
     "evaluate": ("ops.evaluate", "play episodes with what a run has learnt"),
     "plot": ("ops.compare", "compare the training curves of runs"),
     "status": ("ops.status", "show what a run is doing"),
+    "quarantine": ("ops.quarantine", "show or clear what the learner refused as broken"),
     "actor": ("workers.__main__", "join a run as an actor"),
     "learner": ("learner.__main__", "run the learner of a run by itself"),
     "evaluator": ("workers.evaluate", "evaluate a run's newest weights by itself"),
