@@ -16,7 +16,7 @@ import torch
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.config import RunConfig, load_toml
 from dppo_redis.environments import inspect
-from dppo_redis.errors import ConfigurationError, ExitStatus, StoppedError, WireError
+from dppo_redis.errors import ConfigurationError, ExitStatus, LeaseHeldError, StoppedError, WireError
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.pacing import Derived, derive
@@ -28,11 +28,12 @@ from dppo_redis.shutdown import StopRequest, run_service
 from dppo_redis.spec import RunDescription, describe_run
 from learner.authority import Authority
 from learner.build import build_ppo
-from learner.checkpoint import Checkpoints
+from learner.checkpoint import Checkpoints, Snapshot
 from learner.intake import Intake
 from learner.keeper import Keeper
 from learner.loop import Learner
 from learner.metrics import MetricsFiles
+from learner.ppo_update import PpoUpdate
 from learner.progress import Progress
 
 
@@ -48,6 +49,8 @@ class LearnerOptions:
     """Redis URL; default: the environment variable DPPO_REDIS_URL"""
     threads: int = 1
     """Compute threads; small networks are fastest with one"""
+    standby: bool = False
+    """Wait while another learner leads this run, and take over when it ends or dies"""
 
 
 def _quarantine(store: RunStore, patience: Patience, entry: Entry, error: WireError) -> None:
@@ -108,12 +111,8 @@ def _build(
     )
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     authority = Authority(client, keys, description, owner, stop)
-    snapshot = checkpoints.restore(ppo)
+    snapshot = _lead(authority, checkpoints, ppo, standby=options.standby)
     progress = snapshot.progress if snapshot else Progress()
-    if snapshot:
-        authority.restore(snapshot.version, snapshot.lineage, snapshot.books, snapshot.actor_boots)
-        logging.getLogger("dppo").info("resuming at update %d", progress.update)
-    authority.acquire(snapshot.epoch if snapshot else 0, progress.update)
     consumer = RolloutConsumer(client, keys, authority.restore_stream)
     intake = Intake(
         consumer,
@@ -141,6 +140,30 @@ def _build(
         patience=patience,
         stop=stop,
     )
+
+
+def _lead(
+    authority: Authority, checkpoints: Checkpoints, ppo: PpoUpdate, *, standby: bool
+) -> Snapshot | None:
+    """Take the lease, with the newest checkpoint loaded; waits for a living predecessor on standby."""
+    while True:
+        if standby:
+            authority.stand_by()
+        snapshot = checkpoints.restore(ppo)
+        files = checkpoints.files()
+        if snapshot:
+            authority.restore(snapshot.version, snapshot.lineage, snapshot.books, snapshot.actor_boots)
+        try:
+            authority.acquire(*(snapshot.epoch, snapshot.progress.update) if snapshot else (0, 0))
+        except LeaseHeldError:
+            if standby:
+                continue
+            raise
+        if checkpoints.files() == files:
+            if snapshot:
+                logging.getLogger("dppo").info("resuming at update %d", snapshot.progress.update)
+            return snapshot
+        authority.release()  # a predecessor saved once more before it went
 
 
 def main(argv: Sequence[str] | None = None) -> int:

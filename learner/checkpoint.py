@@ -7,7 +7,7 @@ one that lacks a part, is refused; a damaged newest one is skipped with a warnin
 import contextlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,8 +53,11 @@ class Checkpoints:
         self._spec = spec
         self._keep = keep
 
-    def save(self, ppo: PpoUpdate, snapshot: Snapshot) -> Path:
+    def save(self, ppo: PpoUpdate, snapshot: Snapshot, confirm: Callable[[], None] = lambda: None) -> Path:
         """Write a checkpoint; older ones beyond the last `keep` are deleted afterwards.
+
+        `confirm` is called before the file gets its name. It raises where this process may not save
+        any more: it may have been stopped for minutes, and another learner may have saved meanwhile.
 
         Raises:
             CheckpointError: the disk refuses; the older files are untouched.
@@ -68,6 +71,7 @@ class Checkpoints:
                 stream.flush()
                 os.fsync(stream.fileno())
             torch.load(aside, weights_only=True)
+            confirm()
             aside.replace(file)
             _flush_directory(self.directory)
         except (OSError, RuntimeError) as error:

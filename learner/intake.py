@@ -6,7 +6,7 @@ no update passes while one is gathered, so the judgement holds when the rollout 
 
 import logging
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -135,7 +135,7 @@ class Intake:
                 dropped.append(settlement)
         self._settle(dropped)
         self._entries.survived()
-        self._alarm.look(len(dropped), bool(self._gathered))
+        self._alarm.look(dropped, bool(self._gathered))
         if not batch_is_full(self._rows(), self._last_rows, self._batch_steps):
             return None
         batch, self._gathered = self._gathered, []
@@ -153,6 +153,11 @@ class Intake:
     def gathered(self) -> int:
         """Rollouts in hand that wait for their batch to fill."""
         return len(self._gathered)
+
+    @property
+    def alarm(self) -> str:
+        """What an operator must know at once; empty while rollouts are trained on."""
+        return self._alarm.text
 
     def settled(self, batch: Sequence[Accepted]) -> None:
         """The batch is settled; its entries will not be delivered again."""
@@ -223,22 +228,32 @@ class Intake:
 
 
 class _AllDropped:
-    """Says loudly when nothing but drops has come for a while."""
+    """Notices when nothing but drops has come for a while, and why."""
 
     def __init__(self) -> None:
-        self._last_good = time.monotonic()
-        self._dropped = 0
+        self._first_drop = self._last_drop = 0.0  # monotonic, since a rollout was last accepted
+        self._causes: Counter[str] = Counter()
         self._rarely = Rarely()
 
-    def look(self, dropped: int, gathered: bool) -> None:
+    def look(self, dropped: Sequence[Settlement], gathered: bool) -> None:
+        """What a poll brought; `gathered` where a batch has begun."""
+        now = time.monotonic()
         if gathered:
-            self._last_good, self._dropped = time.monotonic(), 0
-            return
-        self._dropped += dropped
-        silence_s = time.monotonic() - self._last_good
-        if dropped and silence_s > _SILENCE_S and self._rarely.due():
-            _log.error(
-                "all %d rollouts of the last %.0f s were dropped; see the ledger for the reasons",
-                self._dropped,
-                silence_s,
-            )
+            self._causes = Counter()
+        elif dropped:
+            self._first_drop = self._first_drop if self._causes else now
+            self._last_drop = now
+            # A new counter, because the keeper's thread reads the old one.
+            names = (f"{s.outcome.value}:{s.reason}" if s.reason else s.outcome.value for s in dropped)
+            self._causes = self._causes + Counter(names)
+            if self.text and self._rarely.due():
+                _log.error("%s", self.text)
+
+    @property
+    def text(self) -> str:
+        """What is wrong, with its causes; empty while all is well, or nothing comes at all."""
+        causes, lasted_s = self._causes, self._last_drop - self._first_drop
+        if not causes or lasted_s < _SILENCE_S or time.monotonic() - self._last_drop > _SILENCE_S:
+            return ""
+        listed = ", ".join(f"{count} {name}" for name, count in causes.most_common(3))
+        return f"all {causes.total()} rollouts of the last {lasted_s:.0f} s were dropped: {listed}"

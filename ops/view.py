@@ -51,6 +51,8 @@ def render(status: RunStatus) -> RenderableType:
     for name, value in _facts(status):
         facts.add_row(Text(name, style="bold"), value)
     parts: list[RenderableType] = [_progress(status), facts]
+    if status.fields.get("alarm"):
+        parts.append(Text(f"! {status.fields['alarm']}", style="bold red"))
     if status.actors:
         parts.append(_actor_table(status))
     title = f"dppo_redis · {status.run} · {_headline(status)}"
@@ -64,6 +66,8 @@ def _headline(status: RunStatus) -> str:
         return "waiting for the learner"
     if status.age_s > _STALE_STATUS_S:
         return f"the learner has been silent for {status.age_s:.0f} s"
+    if status.fields.get("alarm"):
+        return "nothing is trained on"
     return status.text("state")
 
 
@@ -163,7 +167,9 @@ def plain_line(status: RunStatus) -> str:
 
 
 def _trouble(status: RunStatus) -> str:
-    """The first actor's last error, if there is one."""
+    """The learner's alarm, else the first actor's last error, if there is one."""
+    if status.fields.get("alarm"):
+        return f"; {status.fields['alarm']}"
     for slot, report in status.actors.items():
         if report.get("last_error"):
             return f"; actor {slot}: {report['last_error'][:120]}"
