@@ -1,4 +1,4 @@
-"""The learner's writes: four scripts, each of which checks the fencing token first.
+"""The learner's writes: five scripts, each of which checks the fencing token first.
 
 One caller at a time: `learner/authority.py` holds a lock around all of it.
 """
@@ -39,6 +39,7 @@ class FencedWrites:
         self._acquire = client.register_script(source("acquire"))
         self._publish = client.register_script(source("publish"))
         self._settle = client.register_script(source("settle"))
+        self._trim = client.register_script(source("trim"))
         self._write = client.register_script(source("write"))
 
     def acquire(self, owner: str, ttl_ms: int, epoch: int, floor: int) -> LeaseAnswer:
@@ -88,6 +89,17 @@ class FencedWrites:
         outcome, number, *counted = cast(list[Any], answer)
         _raise_if_fenced(outcome, number, epoch)
         return [bool(x) for x in counted]
+
+    def trim(self, epoch: int, count: int) -> int:
+        """Remove the oldest `count` unread rollouts and count them as lost; returns how many there were.
+
+        Raises:
+            FencedError: another learner leads, or the epoch key is missing (EpochMissingError).
+        """
+        keys = [self._keys.epoch, self._keys.rollouts, self._keys.ledger]
+        outcome, number = cast(list[Any], self._trim(keys=keys, args=[epoch, GROUP, count]))
+        _raise_if_fenced(outcome, number, epoch)
+        return int(number)
 
     def write_hash(self, epoch: int, key: str, fields: Mapping[str, Any]) -> None:
         """Replace a hash of the learner's."""

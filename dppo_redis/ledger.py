@@ -96,6 +96,7 @@ class Balance:
     imbalance: int  # what this look found, and booked
     outcomes: dict[str, int] = field(default_factory=dict)  # settled rollouts, the booked ones included
     env_steps: int = 0  # valid steps of all settled rollouts
+    stream_bytes: int = 0  # in the server's memory
 
 
 @dataclass

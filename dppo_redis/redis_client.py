@@ -141,6 +141,20 @@ def connect(url: str, name: str) -> Client:
     return redis.Redis(connection_pool=redis.ConnectionPool(**options))
 
 
+def eviction_warning(client: Client) -> str:
+    """What a server that may drop keys is in for; empty where it keeps them, or will not say."""
+    try:
+        policy = str(client.info("memory").get("maxmemory_policy", "noeviction"))
+    except redis.exceptions.NoPermissionError:
+        return ""
+    if policy == "noeviction":
+        return ""
+    return (
+        f"this Redis evicts keys when its memory is full (maxmemory-policy {policy}): weights or all "
+        "rollouts may vanish; set it to noeviction"
+    )
+
+
 @contextmanager
 def translated() -> Iterator[None]:
     """Turn errors of the Redis library into `TransientError` or `ConfigurationError`."""

@@ -16,11 +16,11 @@ import torch
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.config import RunConfig, load_toml
 from dppo_redis.environments import inspect
-from dppo_redis.errors import ConfigurationError, ExitStatus, LeaseHeldError, StoppedError, WireError
+from dppo_redis.errors import ConfigurationError, ExitStatus, StoppedError, WireError
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.pacing import Derived, derive
-from dppo_redis.redis_client import Client, Patience, connect, find_url
+from dppo_redis.redis_client import Client, Patience, connect, eviction_warning, find_url
 from dppo_redis.registry import Registry
 from dppo_redis.rollout_stream import Entry, RolloutConsumer
 from dppo_redis.run_store import RunStore
@@ -28,13 +28,13 @@ from dppo_redis.shutdown import StopRequest, run_service
 from dppo_redis.spec import RunDescription, describe_run
 from learner.authority import Authority
 from learner.build import build_ppo
-from learner.checkpoint import Checkpoints, Snapshot
+from learner.checkpoint import Checkpoints
 from learner.intake import Intake
 from learner.keeper import Keeper
 from learner.loop import Learner
 from learner.metrics import MetricsFiles
-from learner.ppo_update import PpoUpdate
 from learner.progress import Progress
+from learner.takeover import stand_by, take_over
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         config.max_staleness,
         config.publish_every,
         config.actors,
+        derived.rollout_bytes,
     )
     try:
         with suppress(StoppedError):
@@ -111,7 +112,10 @@ def _build(
     )
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     authority = Authority(client, keys, description, owner, stop)
-    snapshot = _lead(authority, checkpoints, ppo, standby=options.standby)
+    if warning := patience.call("look at the server", lambda: eviction_warning(client)):
+        logging.getLogger("dppo").warning("%s", warning)
+    wait = partial(stand_by, store, patience, stop) if options.standby else None
+    snapshot = take_over(authority, checkpoints, ppo, wait)
     progress = snapshot.progress if snapshot else Progress()
     consumer = RolloutConsumer(client, keys, authority.restore_stream)
     intake = Intake(
@@ -140,30 +144,6 @@ def _build(
         patience=patience,
         stop=stop,
     )
-
-
-def _lead(
-    authority: Authority, checkpoints: Checkpoints, ppo: PpoUpdate, *, standby: bool
-) -> Snapshot | None:
-    """Take the lease, with the newest checkpoint loaded; waits for a living predecessor on standby."""
-    while True:
-        if standby:
-            authority.stand_by()
-        snapshot = checkpoints.restore(ppo)
-        files = checkpoints.files()
-        if snapshot:
-            authority.restore(snapshot.version, snapshot.lineage, snapshot.books, snapshot.actor_boots)
-        try:
-            authority.acquire(*(snapshot.epoch, snapshot.progress.update) if snapshot else (0, 0))
-        except LeaseHeldError:
-            if standby:
-                continue
-            raise
-        if checkpoints.files() == files:
-            if snapshot:
-                logging.getLogger("dppo").info("resuming at update %d", snapshot.progress.update)
-            return snapshot
-        authority.release()  # a predecessor saved once more before it went
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,14 +14,12 @@ from typing import TypeVar
 from dppo_redis.errors import FencedError, LeaseHeldError, StoppedError
 from dppo_redis.fenced_writes import EpochMissingError, FencedWrites
 from dppo_redis.keys import RunKeys
-from dppo_redis.ledger import Balance, Books, Ledger, Settlement
-from dppo_redis.logs import Rarely
+from dppo_redis.ledger import Balance, Books, Ledger, Outcome, Settlement
 from dppo_redis.redis_client import Client, Patience, TransientError, translated
 from dppo_redis.rollout_stream import ensure_group
 from dppo_redis.run_store import (
     RUN,
     STOP,
-    RunStore,
     Vitals,
     read_blob_digest,
     read_counters,
@@ -38,6 +36,7 @@ LEASE_TTL_S = 5.0
 _POLL_S = 0.2
 _LARGEST_BLOB_READ = 4 * 2**20
 _LOOKS_PER_LARGE_READ = 30
+_TRIMMED_AT_ONCE = 100
 _log = logging.getLogger("dppo")
 T = TypeVar("T")
 
@@ -74,25 +73,6 @@ class Authority:
         self.lineage = lineage
         self.books = books
         self.boots = dict(boots)
-
-    def stand_by(self) -> None:
-        """Wait until nobody leads: a predecessor has handed its lease back, or let it run out.
-
-        Raises:
-            StoppedError: the run is over, or a stop was requested.
-        """
-        store, rarely = RunStore(self._client, self._keys), Rarely(interval_s=60.0)
-        while True:
-            if self._patience.call("read control", store.control).state == STOP:
-                raise StoppedError(f"run {self._keys.run} is over")
-            holder, _ = self._patience.call("look at the lease", store.lease)
-            if not holder:
-                return
-            if rarely.due():
-                _log.info("standing by: run %s is led by %s", self._keys.run, holder)
-            self._stop.sleep(_POLL_S)
-            if self._stop.requested:
-                raise StoppedError("stopped while standing by")
 
     def acquire(self, known_epoch: int, update: int) -> None:
         """Take the lease at `update`, above every epoch known to the checkpoint or to Redis.
@@ -244,7 +224,20 @@ class Authority:
             if self.books.ledger.counts != counters.ledger:
                 self._writes.write_hash(self.epoch, self._keys.ledger, self.books.ledger.counts)
             self.restore_stream()
-            return balance
+            return replace(balance, stream_bytes=counters.stream_bytes)
+
+    def trim(self, excess: int) -> int:
+        """Drop the oldest rollouts that nobody has read yet, and count them as lost."""
+        trimmed = 0
+        while trimmed < excess:
+            with self._lock:  # a few at a time: the server answers nobody else meanwhile
+                some = self._writes.trim(self.epoch, min(_TRIMMED_AT_ONCE, excess - trimmed))
+                if some:
+                    self.books.ledger.add(Outcome.LOST, "valve", entries=some)
+            trimmed += some
+            if some < _TRIMMED_AT_ONCE:
+                break
+        return trimmed
 
     def remove_foreign_types(self) -> None:
         """Remove keys that somebody overwrote with another type, so that they can be put back."""

@@ -39,6 +39,10 @@ def derived_table(config: RunConfig, derived: Derived, *, serial: bool = False) 
             ("bytes per rollout", f"{derived.rollout_bytes:,}"),
             ("expected lag", f"{derived.expected_lag:.1f} updates (limit {config.max_staleness})"),
             ("actors wait at a backlog of", f"{derived.backlog_high} rollouts"),
+            (
+                "most rollouts in Redis",
+                f"{derived.valve_bytes / 2**20:,.0f} MiB, then the oldest are dropped",
+            ),
         ]
     for name, value in rows:
         table.add_row(name, value)
