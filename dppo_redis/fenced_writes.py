@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+import redis
+
 from dppo_redis.errors import FencedError
 from dppo_redis.keys import GROUP, RunKeys
 from dppo_redis.ledger import Settlement
-from dppo_redis.redis_client import Client
+from dppo_redis.redis_client import Client, SizeWatch
 from dppo_redis.scripts import source
 from dppo_redis.weights import Weights
 from dppo_redis.wire import encode_weights, sha256
@@ -36,6 +38,7 @@ class FencedWrites:
 
     def __init__(self, client: Client, keys: RunKeys) -> None:
         self._keys = keys
+        self._size = SizeWatch(client)
         self._acquire = client.register_script(source("acquire"))
         self._publish = client.register_script(source("publish"))
         self._settle = client.register_script(source("settle"))
@@ -57,6 +60,7 @@ class FencedWrites:
 
         Raises:
             FencedError: another learner leads, or the epoch key is missing (EpochMissingError).
+            ConfigurationError: the server does not accept a value of this size.
         """
         blob = encode_weights(weights)
         fields: dict[str, Any] = {
@@ -68,10 +72,15 @@ class FencedWrites:
             "bytes": len(blob),
             "blob": blob,
         }
-        answer = self._publish(
-            keys=[self._keys.epoch, self._keys.weights],
-            args=[weights.epoch, weights.version, *_flat(fields)],
-        )
+        try:
+            answer = self._publish(
+                keys=[self._keys.epoch, self._keys.weights],
+                args=[weights.epoch, weights.version, *_flat(fields)],
+            )
+        except redis.RedisError as error:
+            self._size.check("a publication", len(blob), "make network.hidden smaller", error)
+            raise
+        self._size.passed()
         outcome, number = cast(list[Any], answer)
         _raise_if_fenced(outcome, number, weights.epoch)
         return int(number) if outcome == b"regression" else None

@@ -12,11 +12,11 @@ from typing import Any, cast
 import redis
 
 from dppo_redis.entry import Entry as Entry
-from dppo_redis.errors import ConfigurationError, StoppedError, WireError
+from dppo_redis.errors import StoppedError, WireError
 from dppo_redis.keys import CONSUMER, GROUP, RunKeys
 from dppo_redis.logs import Rarely
 from dppo_redis.pending import PendingEntries
-from dppo_redis.redis_client import Client, TransientError, backoff, classify
+from dppo_redis.redis_client import Client, SizeWatch, TransientError, backoff, classify
 from dppo_redis.rollout import RolloutHeader
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.weight_store import parse_weights_id
@@ -24,8 +24,6 @@ from dppo_redis.weights import WeightsId
 
 _HEADER_FIELDS = tuple(f.name for f in fields(RolloutHeader))
 _TEXT_FIELDS = ("boot", "spec")
-_MOST_HANG_UPS = 3
-_LEAST_BULK_LIMIT = 2**20  # a server accepts values of this size whatever its proto-max-bulk-len
 _STARTING_PAUSE_S = 0.05
 _HEX = re.compile(rb"[0-9a-f]{16}")
 _LARGEST_NUMBER = 2**63 - 1
@@ -82,7 +80,7 @@ class RolloutProducer:
         self._stop = stop
         self._rarely = Rarely()
         self._learner_is_starting = False
-        self._hung_up = 0  # pushes in a row after which the server went on answering
+        self._size = SizeWatch(client)
         self.ambiguous = 0  # sends whose reply was lost; the learner recognises the duplicates
         self.refused_full = 0  # sends that the server refused for want of memory
 
@@ -123,9 +121,11 @@ class RolloutProducer:
         except (redis.ConnectionError, redis.TimeoutError) as error:
             self._explain(classify(error))
             self.ambiguous += 1
-            self._check_size(len(entry["payload"]), error)
+            self._size.check(
+                "a rollout", len(entry["payload"]), "make rollouts shorter (--rollout-steps)", error
+            )
             return None
-        self._hung_up = 0
+        self._size.passed()
         if isinstance(added, redis.RedisError):
             self._explain(classify(added))
             self.refused_full += isinstance(added, redis.exceptions.OutOfMemoryError)
@@ -134,25 +134,6 @@ class RolloutProducer:
         if self._learner_is_starting:
             return None
         return cast(list[Any], rest)
-
-    def _check_size(self, payload_bytes: int, error: redis.RedisError) -> None:
-        """A server that hangs up on each push, yet answers at once, finds the rollout too large.
-
-        Raises:
-            ConfigurationError: it has done so several times.
-        """
-        if payload_bytes < _LEAST_BULK_LIMIT or isinstance(error, redis.TimeoutError):
-            return
-        try:
-            answers = self._client.ping()
-        except redis.RedisError:
-            answers = False
-        self._hung_up = self._hung_up + 1 if answers else 0
-        if self._hung_up >= _MOST_HANG_UPS:
-            raise ConfigurationError(
-                f"Redis hangs up whenever a rollout of {payload_bytes} bytes is sent: raise its "
-                "proto-max-bulk-len, or make rollouts shorter (--rollout-steps)"
-            )
 
     def _explain(self, error: Exception) -> None:
         if not isinstance(error, TransientError):

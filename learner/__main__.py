@@ -27,7 +27,7 @@ from dppo_redis.run_store import RunStore
 from dppo_redis.shutdown import StopRequest, run_service
 from dppo_redis.spec import RunDescription, describe_run
 from learner.authority import Authority
-from learner.build import build_ppo
+from learner.build import build_ppo, check_size
 from learner.checkpoint import Checkpoints
 from learner.intake import Intake
 from learner.keeper import Keeper
@@ -107,6 +107,7 @@ def _build(
     patience = Patience(stop)
     store = RunStore(client, keys)
     ppo = build_ppo(config, description, derived.update_epochs)
+    check_size(ppo)
     checkpoints = Checkpoints(
         options.run_dir / "checkpoints", options.run, description.digest, config.checkpoint.keep
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import redis
 
-from dppo_redis.errors import DppoError, StoppedError
+from dppo_redis.errors import ConfigurationError, StoppedError
 from dppo_redis.keys import CONSUMER, GROUP, RunKeys
 from dppo_redis.redis_client import SOCKET_TIMEOUT_S, Client
 from dppo_redis.rollout import Rollout
@@ -140,7 +140,8 @@ class TestPushing:
         private_client.config_set("proto-max-bulk-len", "1mb")
         producer = RolloutProducer(private_client, keys, stop)
         with in_background(lambda: producer.push(make_header(SPEC), bytes(2**21)), stop) as pushing:
-            assert isinstance(pushing.exception(3), DppoError)
+            assert isinstance(pushing.exception(10), ConfigurationError)
+            assert "of 2097152 bytes" in str(pushing.exception())
 
 
 class TestReading:
