@@ -110,8 +110,8 @@ class NetworkConfig(Section):
         size = 4 * sum(a * b for a, b in zip(self.hidden, self.hidden[1:], strict=False))
         if size > MAX_WEIGHTS_BYTES:
             raise ConfigurationError(
-                f"network.hidden: {list(self.hidden)} are {size / 2**20:.0f} MiB of weights, and a publication "
-                f"may have {MAX_WEIGHTS_BYTES // 2**20}: use smaller or fewer layers"
+                f"network.hidden: {list(self.hidden)} are {size / 2**20:.0f} MiB of weights, and a "
+                f"publication may have {MAX_WEIGHTS_BYTES // 2**20}: use smaller or fewer layers"
             )
         return self
 

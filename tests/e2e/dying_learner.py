@@ -4,6 +4,7 @@ import os
 import signal
 import struct
 import sys
+from typing import Any
 
 from dppo_redis.rollout import Rollout
 from dppo_redis.wire import decode_rollout
@@ -13,10 +14,10 @@ from learner.__main__ import main
 DEADLY_REWARD = 666.0
 
 
-def _deadly_decode(payload: bytes) -> Rollout:
+def _deadly_decode(payload: bytes, *spec: Any) -> Rollout:
     if struct.pack("<f", DEADLY_REWARD) in payload:
         os.kill(os.getpid(), signal.SIGKILL)
-    return decode_rollout(payload)
+    return decode_rollout(payload, *spec)
 
 
 if __name__ == "__main__":
