@@ -93,6 +93,9 @@ class PpoConfig(Section):
     """Epsilon of Adam"""
 
 
+MAX_WEIGHTS_BYTES = 128 * 2**20  # of the policy, as one publication
+
+
 class NetworkConfig(Section):
     """Separate policy and value networks of one shape; with images or a memory they share a trunk."""
 
@@ -114,6 +117,12 @@ class NetworkConfig(Section):
         if any(not 1 <= width <= 4096 for width in self.hidden):
             raise ConfigurationError(
                 f"network.hidden: each width is from 1 to 4096 (got {list(self.hidden)})"
+            )
+        size = 4 * sum(a * b for a, b in zip(self.hidden, self.hidden[1:], strict=False))
+        if size > MAX_WEIGHTS_BYTES:
+            raise ConfigurationError(
+                f"network.hidden: {list(self.hidden)} are {size / 2**20:.0f} MiB of weights, and a "
+                f"publication may have {MAX_WEIGHTS_BYTES // 2**20}: use smaller or fewer layers"
             )
         return self
 

@@ -34,6 +34,10 @@ class ConfigurationError(DppoError):
     exit_status = ExitStatus.CONFIGURATION
 
 
+class LeaseHeldError(ConfigurationError):
+    """A living learner leads the run; two cannot."""
+
+
 class UnavailableError(DppoError):
     """Redis could not be reached within the time an interactive command waits."""
 

@@ -1,4 +1,4 @@
-"""The learner's writes: four scripts, each of which checks the fencing token first.
+"""The learner's writes: five scripts, each of which checks the fencing token first.
 
 One caller at a time: `learner/authority.py` holds a lock around all of it.
 """
@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+import redis
+
 from dppo_redis.errors import FencedError
 from dppo_redis.keys import GROUP, RunKeys
 from dppo_redis.ledger import Settlement
-from dppo_redis.redis_client import Client
+from dppo_redis.redis_client import Client, SizeWatch
 from dppo_redis.scripts import source
 from dppo_redis.weights import Weights
 from dppo_redis.wire import encode_weights, sha256
@@ -36,9 +38,11 @@ class FencedWrites:
 
     def __init__(self, client: Client, keys: RunKeys) -> None:
         self._keys = keys
+        self._size = SizeWatch(client)
         self._acquire = client.register_script(source("acquire"))
         self._publish = client.register_script(source("publish"))
         self._settle = client.register_script(source("settle"))
+        self._trim = client.register_script(source("trim"))
         self._write = client.register_script(source("write"))
 
     def acquire(self, owner: str, ttl_ms: int, epoch: int, floor: int) -> LeaseAnswer:
@@ -56,6 +60,7 @@ class FencedWrites:
 
         Raises:
             FencedError: another learner leads, or the epoch key is missing (EpochMissingError).
+            ConfigurationError: the server does not accept a value of this size.
         """
         blob = encode_weights(weights)
         fields: dict[str, Any] = {
@@ -67,10 +72,15 @@ class FencedWrites:
             "bytes": len(blob),
             "blob": blob,
         }
-        answer = self._publish(
-            keys=[self._keys.epoch, self._keys.weights],
-            args=[weights.epoch, weights.version, *_flat(fields)],
-        )
+        try:
+            answer = self._publish(
+                keys=[self._keys.epoch, self._keys.weights],
+                args=[weights.epoch, weights.version, *_flat(fields)],
+            )
+        except redis.RedisError as error:
+            self._size.check("a publication", len(blob), "make network.hidden smaller", error)
+            raise
+        self._size.passed()
         outcome, number = cast(list[Any], answer)
         _raise_if_fenced(outcome, number, weights.epoch)
         return int(number) if outcome == b"regression" else None
@@ -88,6 +98,17 @@ class FencedWrites:
         outcome, number, *counted = cast(list[Any], answer)
         _raise_if_fenced(outcome, number, epoch)
         return [bool(x) for x in counted]
+
+    def trim(self, epoch: int, count: int) -> int:
+        """Remove the oldest `count` unread rollouts and count them as lost; returns how many there were.
+
+        Raises:
+            FencedError: another learner leads, or the epoch key is missing (EpochMissingError).
+        """
+        keys = [self._keys.epoch, self._keys.rollouts, self._keys.ledger]
+        outcome, number = cast(list[Any], self._trim(keys=keys, args=[epoch, GROUP, count]))
+        _raise_if_fenced(outcome, number, epoch)
+        return int(number)
 
     def write_hash(self, epoch: int, key: str, fields: Mapping[str, Any]) -> None:
         """Replace a hash of the learner's."""

@@ -96,6 +96,7 @@ class Balance:
     imbalance: int  # what this look found, and booked
     outcomes: dict[str, int] = field(default_factory=dict)  # settled rollouts, the booked ones included
     env_steps: int = 0  # valid steps of all settled rollouts
+    stream_bytes: int = 0  # in the server's memory
 
 
 @dataclass
@@ -105,6 +106,32 @@ class Books:
     ledger: Ledger
     last_entries_added: int = 0  # of the present stream
     stream_is_new: bool = False  # set by whoever made a stream where there was none
+    doubts: dict[bytes, Settlement] = field(default_factory=dict)  # perhaps recorded: the reply was lost
+    has_adopted: bool = False
+
+    def adopt(self, stored: Mapping[str, int], entries_added: int, backlog: int) -> bool:
+        """Take over counts that only Redis has: a predecessor's at the first look, later those in doubt.
+
+        Nobody else writes the ledger; a higher count than that was put there by an outsider, and
+        is not believed. Returns whether all was.
+        """
+        if self.has_adopted:
+            possible = Ledger(self.ledger.counts.copy())
+            for doubt in self.doubts.values():
+                possible.add(doubt.outcome, doubt.reason, doubt.steps)
+            credible = {name: min(n, possible.counts.get(name, 0)) for name, n in stored.items()}
+        else:
+            credible = dict(stored) if self._adds_up(stored, entries_added, backlog) else {}
+        self.has_adopted = True
+        self.ledger.merge({name: n for name, n in credible.items() if n})
+        return all(n <= credible.get(name, 0) for name, n in stored.items())
+
+    def _adds_up(self, stored: Mapping[str, int], entries_added: int, backlog: int) -> bool:
+        """Whether no more was settled than ever came; a stream that began anew cannot tell."""
+        merged = Ledger(self.ledger.counts.copy())
+        merged.merge(stored)
+        is_reset = self.stream_is_new or entries_added < self.last_entries_added
+        return is_reset or merged.settled + backlog <= merged.entries_before + entries_added
 
     def audit(self, entries_added: int, backlog: int) -> Balance:
         """Compare, then book the difference as `lost`.

@@ -14,6 +14,7 @@ from dppo_redis.lock_step import lock_step_of
 from dppo_redis.spaces import ObservationSpec
 from dppo_redis.spec import NetworkSpec
 
+_LEAST_VALVE_BYTES = 64 * 2**20
 SERIAL_UPDATE_EPOCHS = 10
 DISTRIBUTED_UPDATE_EPOCHS = 6
 
@@ -31,6 +32,7 @@ class Derived:
     backlog_high: int  # rollouts; an actor starts none while the backlog is this high
     expected_lag: float  # updates, with the planned actors and a full backlog
     rollout_bytes: int
+    valve_bytes: int  # of rollouts in Redis; beyond it the oldest are dropped
 
 
 def derive(
@@ -69,6 +71,7 @@ def derive(
             f"max_staleness {config.max_staleness}: set max_staleness to {needed} or more, "
             "or use fewer actors or shorter rollouts"
         )
+    rollout_bytes = _rollout_bytes(rows, config, observation, action)
     return Derived(
         rollout_steps=rollout_steps,
         rollout_rows=rows,
@@ -78,7 +81,8 @@ def derive(
         gradient_steps_per_update=epochs * math.ceil(samples / ppo.minibatch_size),
         backlog_high=high,
         expected_lag=0.0 if fresh else expected_lag(high, actors, per_update, config.publish_every),
-        rollout_bytes=_rollout_bytes(rows, config, observation, action),
+        rollout_bytes=rollout_bytes,
+        valve_bytes=valve_bytes(high, actors, rollout_bytes),
     )
 
 
@@ -94,6 +98,24 @@ def backlog_high(rollouts_per_update: int, actors: int, max_staleness: int, publ
     """
     within_limit = rollouts_per_update * (max_staleness + 2 - publish_every) - actors
     return min(2 * rollouts_per_update, within_limit)
+
+
+def valve_bytes(high: int, actors: int, rollout_bytes: int) -> int:
+    """How many bytes of rollouts the stream may hold.
+
+    Twice what actors can fill that heed the mark, so that only a defect or an intruder gets there.
+    """
+    return max(_LEAST_VALVE_BYTES, 2 * (high + actors) * rollout_bytes)
+
+
+def valve_excess(backlog: int, stream_bytes: int, high: int, actors: int, limit: int) -> int:
+    """How many of the oldest rollouts to drop; down to half the limit, so that it is not done each second.
+
+    Never below what actors that heed the mark may fill, however large their rollouts are.
+    """
+    if stream_bytes <= limit:
+        return 0
+    return max(0, backlog - max(high + actors, backlog * limit // (2 * stream_bytes)))
 
 
 def expected_lag(high: int, actors: int, rollouts_per_update: int, publish_every: int) -> float:

@@ -27,6 +27,8 @@ from dppo_redis.shutdown import StopRequest
 SOCKET_TIMEOUT_S = 5.0  # ten times the longest blocking read
 INTERACTIVE_PATIENCE_S = 5.0
 _LONGEST_PAUSE_S = 1.0
+_MOST_HANG_UPS = 3
+_LEAST_BULK_LIMIT = 2**20  # a server accepts values of this size whatever its proto-max-bulk-len
 # WRONGTYPE: somebody overwrote a key of ours; the learner's keeper puts it right.
 _TRANSIENT_REPLIES = (
     "MISCONF", "UNBLOCKED", "LOADING", "NOREPLICAS", "BUSY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN",
@@ -69,6 +71,20 @@ def connect(url: str, name: str) -> Client:
     return redis.Redis(connection_pool=pool)
 
 
+def eviction_warning(client: Client) -> str:
+    """What a server that may drop keys is in for; empty where it keeps them, or will not say."""
+    try:
+        policy = str(client.info("memory").get("maxmemory_policy", "noeviction"))
+    except redis.exceptions.NoPermissionError:
+        return ""
+    if policy == "noeviction":
+        return ""
+    return (
+        f"this Redis evicts keys when its memory is full (maxmemory-policy {policy}): weights or all "
+        "rollouts may vanish; set it to noeviction"
+    )
+
+
 @contextmanager
 def translated() -> Iterator[None]:
     """Turn errors of the Redis library into `TransientError` or `ConfigurationError`."""
@@ -96,6 +112,37 @@ def classify(error: redis.RedisError) -> DppoError:
     if isinstance(error, _TRANSIENT_ERRORS) or reply in _TRANSIENT_REPLIES:
         return TransientError(str(error))
     return ConfigurationError(f"Redis answers an error that this release does not expect: {error}")
+
+
+class SizeWatch:
+    """Notices that a server hangs up on each large command, yet answers at once: it is too large for it."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._hung_up = 0  # in a row
+
+    def passed(self) -> None:
+        """A command got through."""
+        self._hung_up = 0
+
+    def check(self, what: str, size: int, remedy: str, error: redis.RedisError) -> None:
+        """Judge a command of `size` bytes that failed with `error`.
+
+        Raises:
+            ConfigurationError: the server has hung up on it several times.
+        """
+        if size < _LEAST_BULK_LIMIT or not isinstance(error, redis.ConnectionError):
+            return
+        try:
+            answers = self._client.ping()
+        except redis.RedisError:
+            answers = False
+        self._hung_up = self._hung_up + 1 if answers else 0
+        if self._hung_up >= _MOST_HANG_UPS:
+            raise ConfigurationError(
+                f"Redis hangs up whenever {what} of {size} bytes is sent: raise its proto-max-bulk-len, "
+                f"or {remedy}"
+            )
 
 
 class Patience:

@@ -7,15 +7,33 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import redis
 
 from dppo_redis.keys import RunKeys
 from dppo_redis.redis_client import Client
+from dppo_redis.shutdown import is_alive
 
 ACTOR_TTL_MS = 10_000
 FIRST_OUTSIDE_SLOT = 1000  # planned actors have the slots below, those that join take the next
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that registered for a slot."""
+
+    host: str
+    pid: int
+    left_ms: int  # until the registration runs out
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it surely is: a process of this machine that is gone, or this very one."""
+        if self.host != socket.gethostname():
+            return False
+        return self.pid == os.getpid() or not is_alive(self.pid)
 
 
 class Registry:
@@ -30,6 +48,16 @@ class Registry:
         if slot is None:
             slot = FIRST_OUTSIDE_SLOT + int(self._client.hincrby(self._keys.boots, "next", 1)) - 1
         return slot, int(self._client.hincrby(self._keys.boots, str(slot), 1))
+
+    def holder(self, slot: int) -> Holder | None:
+        """Who last said to be the actor of this slot; None where that was long ago."""
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.hmget(self._keys.actor(slot), ["host", "pid"])
+        pipeline.pttl(self._keys.actor(slot))
+        (host, pid), left_ms = pipeline.execute()
+        if host is None or pid is None or not pid.isdigit():
+            return None
+        return Holder(host.decode(errors="replace"), int(pid), int(left_ms))
 
     def beat(self, slot: int, report: Mapping[str, str | int | float]) -> None:
         """Say that this actor lives, and what it is doing."""

@@ -5,16 +5,18 @@ An entry is plain text fields, enough to judge it, and the packed payload beside
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import redis
 
-from dppo_redis.errors import ConfigurationError, StoppedError, WireError
+from dppo_redis.entry import Entry as Entry
+from dppo_redis.errors import StoppedError, WireError
 from dppo_redis.keys import CONSUMER, GROUP, RunKeys
 from dppo_redis.logs import Rarely
-from dppo_redis.redis_client import Client, TransientError, backoff, classify
+from dppo_redis.pending import PendingEntries
+from dppo_redis.redis_client import Client, SizeWatch, TransientError, backoff, classify
 from dppo_redis.rollout import RolloutHeader
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.weight_store import parse_weights_id
@@ -22,8 +24,6 @@ from dppo_redis.weights import WeightsId
 
 _HEADER_FIELDS = tuple(f.name for f in fields(RolloutHeader))
 _TEXT_FIELDS = ("boot", "spec")
-_MOST_HANG_UPS = 3
-_LEAST_BULK_LIMIT = 2**20  # a server accepts values of this size whatever its proto-max-bulk-len
 _STARTING_PAUSE_S = 0.05
 _HEX = re.compile(rb"[0-9a-f]{16}")
 _LARGEST_NUMBER = 2**63 - 1
@@ -38,14 +38,6 @@ class Situation:
     weights: WeightsId | None  # current publication
     state: str  # run, pause or stop
     backlog_high: int  # start no rollout while the backlog is this high
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One stream entry as delivered; `fields` is empty when it was trimmed meanwhile."""
-
-    id: bytes
-    fields: Mapping[bytes, bytes]
 
 
 def parse_header(entry: Entry) -> RolloutHeader:
@@ -88,7 +80,7 @@ class RolloutProducer:
         self._stop = stop
         self._rarely = Rarely()
         self._learner_is_starting = False
-        self._hung_up = 0  # pushes in a row after which the server went on answering
+        self._size = SizeWatch(client)
         self.ambiguous = 0  # sends whose reply was lost; the learner recognises the duplicates
         self.refused_full = 0  # sends that the server refused for want of memory
 
@@ -129,9 +121,11 @@ class RolloutProducer:
         except (redis.ConnectionError, redis.TimeoutError) as error:
             self._explain(classify(error))
             self.ambiguous += 1
-            self._check_size(len(entry["payload"]), error)
+            self._size.check(
+                "a rollout", len(entry["payload"]), "make rollouts shorter (--rollout-steps)", error
+            )
             return None
-        self._hung_up = 0
+        self._size.passed()
         if isinstance(added, redis.RedisError):
             self._explain(classify(added))
             self.refused_full += isinstance(added, redis.exceptions.OutOfMemoryError)
@@ -140,25 +134,6 @@ class RolloutProducer:
         if self._learner_is_starting:
             return None
         return cast(list[Any], rest)
-
-    def _check_size(self, payload_bytes: int, error: redis.RedisError) -> None:
-        """A server that hangs up on each push, yet answers at once, finds the rollout too large.
-
-        Raises:
-            ConfigurationError: it has done so several times.
-        """
-        if payload_bytes < _LEAST_BULK_LIMIT or isinstance(error, redis.TimeoutError):
-            return
-        try:
-            answers = self._client.ping()
-        except redis.RedisError:
-            answers = False
-        self._hung_up = self._hung_up + 1 if answers else 0
-        if self._hung_up >= _MOST_HANG_UPS:
-            raise ConfigurationError(
-                f"Redis hangs up whenever a rollout of {payload_bytes} bytes is sent: raise its "
-                "proto-max-bulk-len, or make rollouts shorter (--rollout-steps)"
-            )
 
     def _explain(self, error: Exception) -> None:
         if not isinstance(error, TransientError):
@@ -191,7 +166,8 @@ class RolloutConsumer:
         self._client = client
         self._key = keys.rollouts
         self._restore = restore
-        self._recover_from: bytes | None = b"0"  # own pending entries first: at start, after errors
+        self._pending = PendingEntries(client, keys.rollouts)
+        self._own_first = True  # at start, and after errors: a reply may have been lost
 
     def claim_all(self) -> None:
         """Make every pending entry of the group ours; only the holder of the lease may."""
@@ -218,26 +194,40 @@ class RolloutConsumer:
         Redis errors pass through, and make the next read begin with the pending entries again.
         """
         try:
-            if self._recover_from is not None:
-                entries = self._read(self._recover_from, count, None)
-                self._recover_from = entries[-1].id if entries else None
+            if self._own_first:
+                self._pending.look()
+                entries = self._pending.take(count)
+                self._own_first = bool(entries)
                 return entries
-            return self._read(b">", count, block_ms)
+            return self._read_new(count, block_ms)
         except redis.ResponseError as error:
             if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
                 raise
-            _log.warning("stream or group is gone; making them again")
+            if str(error).startswith("NOGROUP"):
+                _log.warning("stream or group is gone; making them again")
+                self._pending.forget()
             self._restore()
             return []
         except redis.RedisError:
-            self._recover_from = b"0"  # a reply may have been lost with entries in it
+            self._own_first = True
+            self._pending.look_again()
             raise
 
-    def _read(self, start: bytes, count: int, block_ms: int | None) -> list[Entry]:
-        reply = self._client.xreadgroup(GROUP, CONSUMER, {self._key: start}, count=count, block=block_ms)
+    def survived(self) -> None:
+        """What was read last has been opened without harm. Redis errors pass through."""
+        try:
+            self._pending.survived()
+        except redis.ResponseError as error:
+            if not str(error).startswith("NOGROUP"):
+                raise
+            self._pending.forget()
+
+    def _read_new(self, count: int, block_ms: int) -> list[Entry]:
+        block = None if self._pending.has_suspects else block_ms
+        reply = self._client.xreadgroup(GROUP, CONSUMER, {self._key: b">"}, count=count, block=block)
         found = cast(list[Any], reply)
         if not found:
-            return []
+            return self._pending.take_suspect()
         return [Entry(entry_id, values or {}) for entry_id, values in found[0][1]]
 
 

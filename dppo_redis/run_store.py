@@ -71,13 +71,15 @@ class Counters:
     entries_added: int  # of the present stream; 0 where there is none
     backlog: int
     ledger: dict[str, int]
+    stream_bytes: int  # of the present stream, in the server's memory
 
 
 def read_counters(client: Client, keys: RunKeys) -> Counters:
     """Read them inside the server, so that they belong together."""
     script = client.register_script(source("counters"))
-    added, backlog, ledger = cast(list[Any], script(keys=[keys.rollouts, keys.ledger]))
-    return Counters(int(added), int(backlog), parse_counts(dict(zip(ledger[::2], ledger[1::2], strict=True))))
+    added, backlog, ledger, size = cast(list[Any], script(keys=[keys.rollouts, keys.ledger]))
+    counts = parse_counts(dict(zip(ledger[::2], ledger[1::2], strict=True)))
+    return Counters(int(added), int(backlog), counts, int(size))
 
 
 def parse_counts(stored: Any) -> dict[str, int]:

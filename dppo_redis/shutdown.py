@@ -84,6 +84,17 @@ def terminate_when_orphaned(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def is_alive(pid: int) -> bool:
+    """Whether this machine has such a process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's, or a number that cannot be one
+        return True
+    return True
+
+
 def run_service(main: Callable[[StopRequest], ExitStatus]) -> ExitStatus:
     """Run a service to its end and turn errors into one line and an exit status."""
     started = time.monotonic()

@@ -26,7 +26,7 @@ from dppo_redis.weights import Weights
 MAX_PAYLOAD_BYTES = 128 * 2**20  # below Redis' own 512 MiB; a comfortable rollout is about 1 MiB
 MAX_ARRAYS = 1024
 MAX_DIMENSIONS = 8
-_MOST_CONTAINERS = 2 * MAX_ARRAYS + 2  # an array is two lists; the message and its arrays are maps
+_MOST_ROLLOUT_ARRAYS = 64
 _DTYPES: dict[str, np.dtype[Any]] = {
     "f4": np.dtype("<f4"),
     "f8": np.dtype("<f8"),
@@ -55,7 +55,7 @@ def decode_rollout(payload: bytes, spec: Spec) -> Rollout:
     Raises:
         WireError: reason `schema` or `undecodable`.
     """
-    arrays, _ = _unpack(payload)
+    arrays, _ = _unpack(payload, most_arrays=_MOST_ROLLOUT_ARRAYS)
     if set(arrays) != set(ARRAY_NAMES):
         raise WireError("undecodable", f"a rollout has other arrays than {sorted(arrays)}")
     for name in OBSERVATION_NAMES:
@@ -133,11 +133,12 @@ def _pack_array(name: str, array: Array) -> list[Any]:
     return [code, shape, native.reshape(-1).view(np.uint8).data]
 
 
-def _unpack(payload: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
+def _unpack(payload: bytes, most_arrays: int = MAX_ARRAYS) -> tuple[dict[str, Array], dict[str, Any]]:
     """Arrays and scalars of a message."""
     if len(payload) > MAX_PAYLOAD_BYTES + 65_536:
         raise WireError("size", f"{len(payload)} bytes, the limit is {MAX_PAYLOAD_BYTES}")
-    strict = _Strict()
+    # An array is a name and two lists; the message has some names more.
+    strict = _Strict(most_parts=3 * most_arrays + 16)
     try:
         message = msgpack.unpackb(
             payload,
@@ -147,8 +148,8 @@ def _unpack(payload: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
             list_hook=strict.list,
             ext_hook=_refuse_extension,
             max_str_len=256,
-            max_array_len=64,
-            max_map_len=MAX_ARRAYS,
+            max_array_len=MAX_DIMENSIONS,
+            max_map_len=most_arrays,
             max_ext_len=0,
             max_bin_len=MAX_PAYLOAD_BYTES,
         )
@@ -200,21 +201,23 @@ def _unpack_array(name: str, value: Any) -> Array:
 
 
 class _Strict:
-    """Holds a message to the form of ours: few containers, text names, each of them once.
+    """Holds a message to the form of ours: few containers, few values, text names, each of them once.
 
-    Empty containers cost sixty times their bytes in memory, so they are counted.
+    Values cost up to sixty times their bytes in memory, and a hundred times their share of the time
+    that bytes of an array take, so they are counted.
     """
 
-    def __init__(self) -> None:
-        self._containers = 0
+    def __init__(self, most_parts: int) -> None:
+        self._most_parts = most_parts
+        self._parts = 0
 
     def list(self, items: list[Any]) -> list[Any]:
-        self._count()
+        self._count(1)
         return items
 
     def map(self, pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
-        self._count()
         items = list(pairs)
+        self._count(1 + len(items))
         if not all(isinstance(name, str) for name, _ in items):
             raise WireError("undecodable", "a name is not text")
         result = dict(items)
@@ -222,10 +225,10 @@ class _Strict:
             raise WireError("undecodable", "a name stands twice")
         return result
 
-    def _count(self) -> None:
-        self._containers += 1
-        if self._containers > _MOST_CONTAINERS:
-            raise WireError("undecodable", "more lists and maps than a message of ours has")
+    def _count(self, parts: int) -> None:
+        self._parts += parts
+        if self._parts > self._most_parts:
+            raise WireError("undecodable", "more lists, maps and names than a message of ours has")
 
 
 def _refuse_extension(code: int, _data: bytes) -> Any:

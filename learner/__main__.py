@@ -21,7 +21,7 @@ from dppo_redis.errors import ConfigurationError, ExitStatus, StoppedError, Wire
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.pacing import Derived, derive
-from dppo_redis.redis_client import Client, Patience, connect
+from dppo_redis.redis_client import Client, Patience, connect, eviction_warning
 from dppo_redis.registry import Registry
 from dppo_redis.rollout_stream import Entry, RolloutConsumer
 from dppo_redis.run_store import RunStore
@@ -29,13 +29,14 @@ from dppo_redis.shutdown import StopRequest, run_service
 from dppo_redis.spec import RunDescription, describe_run, source_of
 from learner.authority import Authority
 from learner.batch_rule import BatchRule, ElasticBatch, LockStepBatch
-from learner.build import build_ppo
+from learner.build import build_ppo, check_size
 from learner.checkpoint import Checkpoints
 from learner.intake import Intake
 from learner.keeper import Keeper
 from learner.loop import Learner
 from learner.metrics import MetricsFiles
 from learner.progress import Progress
+from learner.takeover import stand_by, take_over
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class LearnerOptions:
     """Redis URL; default: the environment variable DPPO_REDIS_URL"""
     threads: int = 1
     """Compute threads; small networks are fastest with one"""
+    standby: bool = False
+    """Wait while another learner leads this run, and take over when it ends or dies"""
 
 
 def _quarantine(store: RunStore, patience: Patience, entry: Entry, error: WireError) -> None:
@@ -80,6 +83,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         config.staleness_limit,
         config.publish_every,
         config.actors,
+        derived.rollout_bytes,
     )
     try:
         with suppress(StoppedError):
@@ -105,6 +109,7 @@ def _build(
     patience = Patience(stop)
     store = RunStore(client, keys)
     ppo = build_ppo(config, description, derived.update_epochs)
+    check_size(ppo)
     plan = description.join.lock_step
     checkpoints = Checkpoints(
         options.run_dir / "checkpoints",
@@ -115,12 +120,11 @@ def _build(
     )
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     authority = Authority(client, keys, description, owner, stop)
-    snapshot = checkpoints.restore(ppo)
+    if warning := patience.call("look at the server", lambda: eviction_warning(client)):
+        logging.getLogger("dppo").warning("%s", warning)
+    wait = partial(stand_by, store, patience, stop) if options.standby else None
+    snapshot = take_over(authority, checkpoints, ppo, wait)
     progress = snapshot.progress if snapshot else Progress()
-    if snapshot:
-        authority.restore(snapshot.version, snapshot.lineage, snapshot.books, snapshot.actor_boots)
-        logging.getLogger("dppo").info("resuming at update %d", progress.update)
-    authority.acquire(snapshot.epoch if snapshot else 0, progress.update)
     consumer = RolloutConsumer(client, keys, authority.restore_stream)
     rule: BatchRule = ElasticBatch(config.ppo.batch_steps, derived.rollout_rows)
     if plan is not None:

@@ -7,14 +7,15 @@ what is healed is always what was last written, and no count is taken in the mid
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from dppo_redis.errors import ConfigurationError, FencedError, StoppedError
+from dppo_redis.errors import FencedError, LeaseHeldError, StoppedError
 from dppo_redis.fenced_writes import EpochMissingError, FencedWrites
 from dppo_redis.keys import RunKeys
-from dppo_redis.ledger import Balance, Books, Ledger, Settlement
-from dppo_redis.redis_client import Client, Patience
+from dppo_redis.ledger import Balance, Books, Ledger, Outcome, Settlement
+from dppo_redis.redis_client import Client, Patience, TransientError, translated
 from dppo_redis.rollout_stream import ensure_group
 from dppo_redis.run_store import (
     RUN,
@@ -35,6 +36,7 @@ LEASE_TTL_S = 5.0
 _POLL_S = 0.2
 _LARGEST_BLOB_READ = 4 * 2**20
 _LOOKS_PER_LARGE_READ = 30
+_TRIMMED_AT_ONCE = 100
 _log = logging.getLogger("dppo")
 T = TypeVar("T")
 
@@ -62,6 +64,7 @@ class Authority:
         self._update = 0  # of the weights published last: no rollout of this epoch is beyond it
         self.lineage = Lineage()
         self.books = Books(Ledger())
+        self._is_settling = False
 
     # Taking and handing back the lease
 
@@ -76,7 +79,7 @@ class Authority:
         """Take the lease at `update`, above every epoch known to the checkpoint or to Redis.
 
         Raises:
-            ConfigurationError: a living learner renews its lease; the message names it.
+            LeaseHeldError: a living learner renews its lease; the message names it.
         """
         waited_s = 0.0
         while True:
@@ -89,9 +92,9 @@ class Authority:
             if self._stop.requested:
                 raise StoppedError("stopped while waiting for the lease")
             if waited_s > LEASE_TTL_S + 1:
-                raise ConfigurationError(
+                raise LeaseHeldError(
                     f"run {self._keys.run} is led by a living learner, {answer.holder}: "
-                    "stop that one, or choose another --run"
+                    "stop that one, choose another --run, or wait for its end with --standby"
                 )
             self._stop.sleep(_POLL_S)
             waited_s += _POLL_S
@@ -114,6 +117,15 @@ class Authority:
                     f"run {self._keys.run} is led by {answer.holder or 'another learner'} "
                     f"(epoch {answer.epoch}, this one had {self.epoch})"
                 )
+
+    def confirm(self) -> None:
+        """Ask whether this learner still leads; where Redis does not answer nobody else can.
+
+        Raises:
+            FencedError: another learner leads.
+        """
+        with suppress(TransientError, EpochMissingError), translated():
+            self.renew()
 
     def _adopt(self, epoch: int) -> None:
         self.epoch = epoch
@@ -156,13 +168,23 @@ class Authority:
         """Record final outcomes; one that was already recorded, or whose entry is gone, adds nothing."""
 
         def attempt() -> None:
-            counted = self._writes.settle(self.epoch, settlements)
+            try:
+                with translated():
+                    counted = self._writes.settle(self.epoch, settlements)
+            except TransientError:
+                self.books.doubts.update({s.entry_id: s for s in settlements})
+                raise
             for settlement, counts in zip(settlements, counted, strict=True):
                 if counts:
                     self.books.ledger.add(settlement.outcome, settlement.reason, settlement.steps)
+                    self.books.doubts.pop(settlement.entry_id, None)
 
         if settlements:
-            self._insist("settle rollouts", attempt)
+            self._is_settling = True
+            try:
+                self._insist("settle rollouts", attempt)
+            finally:
+                self._is_settling = False
 
     @property
     def env_steps(self) -> int:
@@ -195,12 +217,28 @@ class Authority:
         """Compare the stream's counters with the ledger; book what vanished; restore what was lost."""
         with self._lock:
             counters = read_counters(self._client, self._keys)
-            self.books.ledger.merge(counters.ledger)
+            if not self.books.adopt(counters.ledger, counters.entries_added, counters.backlog):
+                _log.warning("somebody else wrote into the ledger; its counts are put right from memory")
+            if not self._is_settling:
+                self.books.doubts.clear()
             balance = self.books.audit(counters.entries_added, counters.backlog)
             if self.books.ledger.counts != counters.ledger:
                 self._writes.write_hash(self.epoch, self._keys.ledger, self.books.ledger.counts)
             self.restore_stream()
-            return balance
+            return replace(balance, stream_bytes=counters.stream_bytes)
+
+    def trim(self, excess: int) -> int:
+        """Drop the oldest rollouts that nobody has read yet, and count them as lost."""
+        trimmed = 0
+        while trimmed < excess:
+            with self._lock:  # a few at a time: the server answers nobody else meanwhile
+                some = self._writes.trim(self.epoch, min(_TRIMMED_AT_ONCE, excess - trimmed))
+                if some:
+                    self.books.ledger.add(Outcome.LOST, "valve", entries=some)
+            trimmed += some
+            if some < _TRIMMED_AT_ONCE:
+                break
+        return trimmed
 
     def remove_foreign_types(self) -> None:
         """Remove keys that somebody overwrote with another type, so that they can be put back."""

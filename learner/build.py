@@ -2,7 +2,7 @@
 
 import torch
 
-from dppo_redis.config import RunConfig
+from dppo_redis.config import MAX_WEIGHTS_BYTES, RunConfig
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.policy import ActorCritic
 from dppo_redis.spec import RunDescription
@@ -20,6 +20,20 @@ def build_ppo(config: RunConfig, description: RunDescription, update_epochs: int
         config.seed,
         pick_device(config.device),
     )
+
+
+def check_size(ppo: PpoUpdate) -> None:
+    """Refuse a network whose weights could never be published.
+
+    Raises:
+        ConfigurationError: with its size and the limit.
+    """
+    size = sum(array.nbytes for array in ppo.acting_arrays().values())
+    if size > MAX_WEIGHTS_BYTES:
+        raise ConfigurationError(
+            f"the policy has {size / 2**20:.0f} MiB of weights, and a publication may have "
+            f"{MAX_WEIGHTS_BYTES // 2**20}: make network.hidden smaller"
+        )
 
 
 def pick_device(name: str) -> torch.device:

@@ -8,7 +8,7 @@ one that lacks a part, is refused; a damaged newest one is skipped with a warnin
 import contextlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,8 +60,18 @@ class Checkpoints:
         self._keep = keep
         self._segment_updates = segment_updates
 
-    def save(self, ppo: PpoUpdate, snapshot: Snapshot, *, milestone: bool = False) -> Path:
+    def save(
+        self,
+        ppo: PpoUpdate,
+        snapshot: Snapshot,
+        confirm: Callable[[], None] = lambda: None,
+        *,
+        milestone: bool = False,
+    ) -> Path:
         """Write a checkpoint, a copy as `milestone`; then delete all but the last `keep` checkpoints.
+
+        `confirm` is called before the file gets its name. It raises where this process may not save
+        any more: it may have been stopped for minutes, and another learner may have saved meanwhile.
 
         Raises:
             CheckpointError: the disk refuses; the older files are untouched.
@@ -75,6 +85,7 @@ class Checkpoints:
                 stream.flush()
                 os.fsync(stream.fileno())
             torch.load(aside, weights_only=True)
+            confirm()
             aside.replace(file)
             _flush_directory(self.directory)
             if milestone:

@@ -6,16 +6,18 @@ no update passes while one is gathered, so the judgement holds when the rollout 
 
 import logging
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from dppo_redis.entry import Entry
 from dppo_redis.errors import WireError
 from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.logs import Rarely
+from dppo_redis.pending import POISON_DEATHS
 from dppo_redis.rollout import MAX_ENVIRONMENTS, Rollout, RolloutHeader, validate
-from dppo_redis.rollout_stream import Entry, parse_header
+from dppo_redis.rollout_stream import parse_header
 from dppo_redis.spec import Spec
 from dppo_redis.wire import checksum, decode_rollout
 from learner.batch_rule import BatchRule
@@ -25,6 +27,7 @@ BLOCK_MS = 500  # a tenth of the socket timeout
 _MOST_ENTRIES = 256
 _READ_BYTES = 64 * 2**20
 _BOOTS_KEPT = 10_000
+_LEFT_OUT_KEPT = 64  # of one boot
 _SILENCE_S = 30.0
 _log = logging.getLogger("dppo")
 
@@ -34,6 +37,10 @@ class Entries(Protocol):
 
     def read(self, count: int, block_ms: int) -> list[Entry]:
         """Up to `count` entries, waiting at most `block_ms`."""
+        ...
+
+    def survived(self) -> None:
+        """What was read has been opened, and did this process no harm."""
         ...
 
 
@@ -57,22 +64,33 @@ class Accepted:
 class Marks:
     """The highest sequence number taken of each actor boot; bounded, oldest boot forgotten first.
 
-    One mark per boot is enough because an actor never sends seq k+1 while k is undecided.
+    One mark per boot is enough because an actor never sends seq k+1 while k is undecided. Only a
+    suspect entry is opened after later ones; the few numbers below a mark that were left out are
+    remembered for that, within one process.
     """
 
     def __init__(self, marks: dict[str, int] | None = None) -> None:
         self._marks = OrderedDict(marks or {})
+        self._left_out: dict[str, set[int]] = {}
 
     def is_duplicate(self, header: RolloutHeader) -> bool:
-        """Whether this rollout, or a later one of the same boot, was taken before."""
-        return header.seq <= self._marks.get(header.boot, 0)
+        """Whether this rollout was taken before, or may have been."""
+        below = header.seq <= self._marks.get(header.boot, 0)
+        return below and header.seq not in self._left_out.get(header.boot, ())
 
     def take(self, header: RolloutHeader) -> None:
         """Remember that this rollout was taken."""
-        self._marks[header.boot] = header.seq
+        mark = self._marks.get(header.boot, 0)
+        left_out = self._left_out.pop(header.boot, set()) - {header.seq}
+        if header.seq - mark <= _LEFT_OUT_KEPT:
+            left_out.update(range(mark + 1, header.seq))
+        if left_out:
+            self._left_out[header.boot] = set(sorted(left_out)[-_LEFT_OUT_KEPT:])
+        self._marks[header.boot] = max(mark, header.seq)
         self._marks.move_to_end(header.boot)
         if len(self._marks) > _BOOTS_KEPT:
-            self._marks.popitem(last=False)
+            forgotten, _ = self._marks.popitem(last=False)
+            self._left_out.pop(forgotten, None)
 
     def to_dict(self) -> dict[str, int]:
         """Plain values for the checkpoint."""
@@ -118,7 +136,8 @@ class Intake:
             if settlement is not None:
                 dropped.append(settlement)
         self._settle(dropped)
-        self._alarm.look(len(dropped), bool(self._gathered))
+        self._entries.survived()
+        self._alarm.look(dropped, bool(self._gathered))
         if self._rule.missing(self._headers()):
             return None
         return self._hand_over()
@@ -135,8 +154,9 @@ class Intake:
     def marks_of_settled(self) -> Marks:
         """The marks without what is only in hand: another learner process may get that again."""
         marks = self.marks.to_dict()
-        for accepted in reversed(self._gathered):  # so that the first of each boot counts
-            marks[accepted.header.boot] = accepted.header.seq - 1
+        for accepted in self._gathered:
+            header = accepted.header
+            marks[header.boot] = min(marks[header.boot], header.seq - 1)
         return Marks(marks)
 
     @property
@@ -148,6 +168,11 @@ class Intake:
     def slots(self) -> set[int]:
         """Whose they are."""
         return {accepted.header.actor for accepted in self._gathered}
+
+    @property
+    def alarm(self) -> str:
+        """What an operator must know at once; empty while rollouts are trained on."""
+        return self._alarm.text
 
     def settled(self, batch: Sequence[Accepted]) -> None:
         """The batch is settled; its entries will not be delivered again."""
@@ -167,6 +192,8 @@ class Intake:
             return Settlement(entry.id, Outcome.LOST)
         steps = 0
         try:
+            if entry.deaths >= POISON_DEATHS:
+                raise WireError("poison", f"{entry.deaths} learner processes died with it in hand")
             header = parse_header(entry)
             self._check_header(header)
             steps = header.steps
@@ -222,22 +249,32 @@ def _refused(entry_id: bytes, reason: str, header: RolloutHeader) -> Settlement:
 
 
 class _AllDropped:
-    """Says loudly when nothing but drops has come for a while."""
+    """Notices when nothing but drops has come for a while, and why."""
 
     def __init__(self) -> None:
-        self._last_good = time.monotonic()
-        self._dropped = 0
+        self._first_drop = self._last_drop = 0.0  # monotonic, since a rollout was last accepted
+        self._causes: Counter[str] = Counter()
         self._rarely = Rarely()
 
-    def look(self, dropped: int, gathered: bool) -> None:
+    def look(self, dropped: Sequence[Settlement], gathered: bool) -> None:
+        """What a poll brought; `gathered` where a batch has begun."""
+        now = time.monotonic()
         if gathered:
-            self._last_good, self._dropped = time.monotonic(), 0
-            return
-        self._dropped += dropped
-        silence_s = time.monotonic() - self._last_good
-        if dropped and silence_s > _SILENCE_S and self._rarely.due():
-            _log.error(
-                "all %d rollouts of the last %.0f s were dropped; see the ledger for the reasons",
-                self._dropped,
-                silence_s,
-            )
+            self._causes = Counter()
+        elif dropped:
+            self._first_drop = self._first_drop if self._causes else now
+            self._last_drop = now
+            # A new counter, because the keeper's thread reads the old one.
+            names = (f"{s.outcome.value}:{s.reason}" if s.reason else s.outcome.value for s in dropped)
+            self._causes = self._causes + Counter(names)
+            if self.text and self._rarely.due():
+                _log.error("%s", self.text)
+
+    @property
+    def text(self) -> str:
+        """What is wrong, with its causes; empty while all is well, or nothing comes at all."""
+        causes, lasted_s = self._causes, self._last_drop - self._first_drop
+        if not causes or lasted_s < _SILENCE_S or time.monotonic() - self._last_drop > _SILENCE_S:
+            return ""
+        listed = ", ".join(f"{count} {name}" for name, count in causes.most_common(3))
+        return f"all {causes.total()} rollouts of the last {lasted_s:.0f} s were dropped: {listed}"

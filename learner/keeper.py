@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from dppo_redis.fenced_writes import EpochMissingError
 from dppo_redis.logs import Rarely
-from dppo_redis.pacing import backlog_high
+from dppo_redis.pacing import backlog_high, valve_bytes, valve_excess
 from dppo_redis.redis_client import TransientError, translated
 from dppo_redis.registry import Registry, number
 from learner.authority import Authority
@@ -33,6 +33,7 @@ class Keeper:
         max_staleness: int,
         publish_every: int,
         planned_actors: int,
+        rollout_bytes: int = 0,
     ) -> None:
         self._authority = authority
         self._registry = registry
@@ -41,10 +42,12 @@ class Keeper:
         self._max_staleness = max_staleness
         self._publish_every = publish_every
         self._planned_actors = planned_actors
+        self._rollout_bytes = rollout_bytes  # of a planned actor
         self._actor_wait_share = 0.0  # of the fleet, when it was last seen
         self._failure: Exception | None = None
         self._closing = threading.Event()
         self._rarely = Rarely()
+        self._valve_rarely = Rarely()
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
 
     def start(self) -> None:
@@ -76,11 +79,10 @@ class Keeper:
                 self._failure = error
                 return
 
-    def _backlog_high(self, living: int) -> int:
+    def _backlog_high(self, actors: int) -> int:
         """Where actors wait; in lock-step mode, the only one without staleness, after their own rollouts."""
         if self._max_staleness == 0:
             return self._rollouts_per_update
-        actors = max(living, self._planned_actors)  # those that are only starting, too
         high = backlog_high(self._rollouts_per_update, actors, self._max_staleness, self._publish_every)
         return max(1, high)
 
@@ -94,8 +96,11 @@ class Keeper:
             balance = self._authority.audit()
             living = self._registry.living()
             self._registry.forget_dead(living)
-            high = self._backlog_high(len(living))
+            actors = max(len(living), self._planned_actors)  # those that are only starting, too
+            high = self._backlog_high(actors)
             self._authority.write_backlog_high(high)
+            limit = valve_bytes(high, actors, self._rollout_bytes)
+            self._open_valve(valve_excess(balance.backlog, balance.stream_bytes, high, actors, limit), limit)
             if living:
                 shares = [number(report.get("wait_share")) for report in living.values()]
                 self._actor_wait_share = sum(shares) / len(shares)
@@ -113,6 +118,18 @@ class Keeper:
                     "entries_added": balance.entries_added,
                     "backlog": balance.backlog,
                     "imbalance": balance.imbalance,
+                    "stream_bytes": balance.stream_bytes,
+                    "valve_bytes": limit,
                     "time": round(time.time(), 1),
                 }
+            )
+
+    def _open_valve(self, excess: int, limit: int) -> None:
+        """The last resort, where actors do not heed the backlog mark."""
+        if excess and (trimmed := self._authority.trim(excess)) and self._valve_rarely.due():
+            _log.error(
+                "the stream held more than %d MB: dropped its %d oldest rollouts; do all actors heed the "
+                "backlog mark?",
+                limit // 2**20,
+                trimmed,
             )

@@ -13,7 +13,7 @@ from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.lock_step import LockStep
 from dppo_redis.logs import Rarely
 from dppo_redis.redis_client import Patience, TransientError, translated
-from dppo_redis.run_store import PAUSE, STOP, Evaluation, RunStore
+from dppo_redis.run_store import PAUSE, RUN, STOP, Evaluation, RunStore
 from dppo_redis.shutdown import StopRequest
 from learner.authority import Authority
 from learner.batch import stack
@@ -61,6 +61,8 @@ class Learner:
         self.save_failures = 0
         self.waited_s = 0.0
         self.wait_share = 0.0
+        self.paused_at: float | None = None  # monotonic
+        self.unknown_states: set[str] = set()  # complained of
         self.rarely = Rarely()
 
     def run(self, keeper: Keeper) -> None:
@@ -89,9 +91,22 @@ class Learner:
             self.stop.request()
             return False
         if control.state == PAUSE:
+            if self.paused_at is None:
+                self._advance_clock()
+                self.paused_at = time.monotonic()
             self.stop.sleep(0.2)
             return False
+        self._go_on()
+        if control.state != RUN and control.state not in self.unknown_states:
+            self.unknown_states.add(control.state)
+            _log.error("control asks for the unknown state %r: going on as with %r", control.state[:40], RUN)
         return True
+
+    def _go_on(self) -> None:
+        """The time of a pause is not training time."""
+        if self.paused_at is not None and self.train_began is not None:
+            self.train_began += time.monotonic() - self.paused_at
+        self.paused_at = None
 
     def _poll(self) -> list[Accepted] | None:
         started = time.monotonic()
@@ -180,14 +195,14 @@ class Learner:
         )
         self.saved_at = time.monotonic()
         try:
-            self.checkpoints.save(self.ppo, snapshot, milestone=milestone)
+            self.checkpoints.save(self.ppo, snapshot, self.authority.confirm, milestone=milestone)
             self.checkpoint_update = self.progress.update
         except CheckpointError as error:
             self.save_failures += 1
             _log.error("%s; training goes on, saving is tried again", error)
 
     def _advance_clock(self) -> None:
-        if self.train_began is not None:
+        if self.train_began is not None and self.paused_at is None:
             self.progress.train_s = self.train_s_before + time.monotonic() - self.train_began
 
     def _compare(self, report: UpdateReport) -> None:
@@ -254,13 +269,21 @@ class Learner:
         except TransientError as error:
             _log.warning("left without handing the lease back: %s", error)
 
+    def _state(self) -> str:
+        if self.finished:
+            return "finished"
+        if self.paused_at is not None:
+            return "paused"
+        return "training" if self.train_began else "waiting"
+
     def status(self) -> Fields:
         """The status hash, as far as the loop knows it; the keeper calls this from its thread."""
         progress = self.progress
         return_mean = progress.return_mean
         target = self.config.target_return
         return {
-            "state": "finished" if self.finished else "training" if self.train_began else "waiting",
+            "state": self._state(),
+            "alarm": self.intake.alarm,
             "update": progress.update,
             "trained_steps": progress.trained_steps,
             "budget_steps": self.config.env_steps,

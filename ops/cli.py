@@ -17,6 +17,7 @@ COMMANDS = {
     "bench": ("ops.bench.__main__", "run a study: what the age of the data costs"),
     "status": ("ops.status", "show what a run is doing"),
     "acl": ("ops.acl", "make Redis users: one per role, each with the rights it needs"),
+    "quarantine": ("ops.quarantine", "show or clear what the learner refused as broken"),
     "actor": ("workers.__main__", "join a run as an actor"),
     "learner": ("learner.__main__", "run the learner of a run by itself"),
     "evaluator": ("workers.evaluate", "evaluate a run's newest weights by itself"),

@@ -41,6 +41,10 @@ def derived_table(config: RunConfig, derived: Derived, *, serial: bool = False) 
             ("bytes per rollout", f"{derived.rollout_bytes:,}"),
             ("expected lag", f"{derived.expected_lag:.1f} updates (limit {config.staleness_limit})"),
             ("actors wait at a backlog of", f"{derived.backlog_high} rollouts"),
+            (
+                "most rollouts in Redis",
+                f"{derived.valve_bytes / 2**20:,.0f} MiB, then the oldest are dropped",
+            ),
         ]
     for name, value in rows:
         table.add_row(name, value)
@@ -53,6 +57,8 @@ def render(status: RunStatus) -> RenderableType:
     for name, value in _facts(status):
         facts.add_row(Text(name, style="bold"), value)
     parts: list[RenderableType] = [_progress(status), facts]
+    if status.fields.get("alarm"):
+        parts.append(Text(f"! {status.fields['alarm']}", style="bold red"))
     if status.actors:
         parts.append(_actor_table(status))
     title = f"dppo_redis · {status.run} · {_headline(status)}"
@@ -66,6 +72,8 @@ def _headline(status: RunStatus) -> str:
         return "waiting for the learner"
     if status.age_s > _STALE_STATUS_S:
         return f"the learner has been silent for {status.age_s:.0f} s"
+    if status.fields.get("alarm"):
+        return "nothing is trained on"
     return status.text("state")
 
 
@@ -165,7 +173,9 @@ def plain_line(status: RunStatus) -> str:
 
 
 def _trouble(status: RunStatus) -> str:
-    """The first actor's last error, if there is one."""
+    """The learner's alarm, else the first actor's last error, if there is one."""
+    if status.fields.get("alarm"):
+        return f"; {status.fields['alarm']}"
     for slot, report in status.actors.items():
         if report.get("last_error"):
             return f"; actor {slot}: {report['last_error'][:120]}"

@@ -80,6 +80,26 @@ def check_environment(spec: Spec) -> None:
         )
 
 
+def refuse_living_holder(registry: Registry, slot: int, patience: Patience, stop: StopRequest) -> None:
+    """A registration that is renewed while we look belongs to a living actor; a dead one's may be taken.
+
+    Raises:
+        ConfigurationError: naming the holder.
+    """
+    first = patience.call("look at the slot", lambda: registry.holder(slot))
+    deadline = time.monotonic() + 2.5 * BEAT_PERIOD_S
+    holder, left_ms = first, first.left_ms if first else 0
+    while holder and not holder.is_dead and time.monotonic() < deadline and not stop.requested:
+        stop.sleep(0.2)
+        holder = patience.call("look at the slot", lambda: registry.holder(slot))
+        if holder and holder.left_ms > left_ms:
+            raise ConfigurationError(
+                f"slot {slot} belongs to a living actor, {holder.host}:{holder.pid}: "
+                "stop that one, or leave out --slot"
+            )
+        left_ms = holder.left_ms if holder else 0
+
+
 def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     options = parse_arguments(ActorOptions, argv, "dppo-redis actor")
     if options.slot is not None and options.slot < 0:
@@ -98,6 +118,8 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     check_environment(description.spec)
     _check_place(options, description)
     registry = Registry(client, keys)
+    if options.slot is not None:
+        refuse_living_holder(registry, options.slot, patience, stop)
     slot, boot = patience.call("join", lambda: registry.join(options.slot))
     _log.info("actor %d, boot %d, of run %s", slot, boot, options.run)
     plan = description.join.lock_step

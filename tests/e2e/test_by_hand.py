@@ -104,10 +104,11 @@ def test_an_actor_whose_environment_is_not_the_runs_is_refused(server: Server, p
         assert "5" in actor.error_lines[-1]  # in what they differ
 
 
-def _push(run: Run, seq: int) -> None:
-    """A rollout as an actor would push it, half a batch."""
+def _push(run: Run, seq: int, count: int = 2) -> None:
+    """A rollout as an actor would push it, half a batch; environments beyond the second are dead weight."""
     spec = RunDescription.from_text(run.client.get(run.keys.spec)).spec
-    payload = encode_rollout(make_rollout(spec, seed=seq))
+    dead = [(t, n) for t in range(spec.rollout_steps) for n in range(2, count)]
+    payload = encode_rollout(make_rollout(spec, seed=seq, count=count, invalid=dead))
     header: RolloutHeader = make_header(
         spec, seq=seq, epoch=run.weights("epoch"), version=run.weights("version"), steps=16,
         update=run.weights("update"), crc=checksum(payload),
@@ -131,3 +132,29 @@ def test_half_a_batch_survives_a_restart_of_the_learner(server: Server, place: P
         _push(run, seq=2)
         wait_until(lambda: run.hash(run.keys.ledger) != {}, 10, "something is settled")
         assert run.hash(run.keys.ledger) == {"trained": "2", "steps:trained": "32"}
+
+
+# Known failure KF-RED-04.
+def test_a_learner_returns_to_a_stream_that_careless_actors_filled_and_is_soon_at_fresh_data(
+    server: Server, place: Path
+) -> None:
+    server.start()
+    server.client.config_set("maxmemory-policy", "allkeys-lru")
+    run = server.run(NAME)
+    with _learner(server, place) as learner:
+        learner.said("maxmemory-policy allkeys-lru")
+        server.client.config_set("maxmemory-policy", "noeviction")
+        wait_until(lambda: run.weights("version") > 0, 20, "weights are published")
+        assert learner.stop() == ExitStatus.DONE
+    for seq in range(1, 301):  # 350 KB each
+        _push(run, seq, count=1000)
+    with _learner(server, place), _actor(server, place):
+        started = time.monotonic()
+        run.reaches(8)  # beyond the staleness limit of everything that was there
+        assert time.monotonic() - started < 30
+        wait_until(lambda: run.client.xlen(run.keys.rollouts) <= run.status("backlog_high") + 1, 20, "room")
+        run.goes_on()
+        wait_until(lambda: run.status("imbalance") == 0, 5, "the books balance")
+    ledger = {name: int(n) for name, n in run.hash(run.keys.ledger).items()}
+    assert ledger["lost"] == ledger["lost:valve"] > 100
+    assert ledger["stale"] > 50

@@ -1,6 +1,6 @@
 """What one or two rounds of the keeper put right after somebody interfered with a run's keys."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -8,7 +8,7 @@ import pytest
 
 from dppo_redis.keys import GROUP, RunKeys
 from dppo_redis.ledger import Outcome, Settlement
-from dppo_redis.redis_client import Client
+from dppo_redis.redis_client import Client, TransientError
 from dppo_redis.registry import Registry
 from dppo_redis.rollout_stream import RolloutProducer
 from dppo_redis.shutdown import StopRequest
@@ -226,6 +226,39 @@ def test_an_unknown_lower_count_in_the_ledger_is_corrected_from_memory(run: Run)
     run.client.hset(run.keys.ledger, "trained", "1")
     run.tick_twice()
     assert_healthy(run, version_before=1)
+
+
+@pytest.mark.parametrize("field", ["trained", "stale", "lost:unexplained", "entries_before", "steps:trained"])
+def test_a_higher_count_that_an_outsider_wrote_is_not_believed(run: Run, field: str) -> None:
+    before = ledger_of(run.client, run.keys)
+    run.client.hset(run.keys.ledger, field, "99999999")
+    run.keeper.tick()
+    assert ledger_of(run.client, run.keys) == before
+    assert_healthy(run, version_before=1)
+
+
+def test_a_settle_whose_reply_was_lost_is_counted_once_though_the_keeper_looks_before_it_is_repeated(
+    run: Run,
+) -> None:
+    (entry,) = add(run.client, run.keys, make_entry(seq=6))
+    writes = run.authority._writes
+    settle = writes.settle
+    answers: list[list[bool]] = []
+
+    def unanswered_once(epoch: int, settlements: Sequence[Settlement]) -> list[bool]:
+        if answers:
+            run.keeper.tick()
+        answers.append(settle(epoch, settlements))
+        if len(answers) == 1:
+            raise TransientError("connection reset")
+        return answers[-1]
+
+    writes.settle = unanswered_once  # type: ignore[method-assign]
+    run.authority.settle([Settlement(entry, Outcome.TRAINED, steps=8)])
+    assert answers == [[True], [False]]
+    run.tick_twice()
+    assert ledger_of(run.client, run.keys) == {"trained": 3, "steps:trained": 24}
+    assert imbalance(run.client, run.keys) == 0
 
 
 @pytest.mark.parametrize("field", ["trained", "stale", "steps:trained"])

@@ -79,6 +79,16 @@ class Training:
         """The keeper's last report; empty while its key is not what it should be."""
         return hash_of(self.client, self.keys.status) if self.client.type(self.keys.status) == b"hash" else {}
 
+    @property
+    def reported_at(self) -> float:
+        """When the keeper last reported, in seconds."""
+        return float(self.status().get("time", 0))
+
+    def wait_for_reports(self, more: int) -> None:
+        for _ in range(more):
+            before = self.reported_at
+            wait_until(lambda before=before: self.reported_at > before, DEADLINE_S, "a report")  # type: ignore[misc]
+
     def wait_for_updates(self, more: int) -> None:
         target = self.update + more
         wait_until(lambda: self.actor.alive and self.update >= target, DEADLINE_S, f"{more} more updates")
@@ -195,12 +205,32 @@ class TestControl:
         with training(private_server, private_client, keys, tmp_path, ENDLESS) as run:
             run.wait_for_updates(1)
             store.set_state(PAUSE)
-            run.actor.wait_until_it_waits()
-            rows = len(rows_of(tmp_path))
-            run.actor.wait_until_it_waits()
-            assert len(rows_of(tmp_path)) <= rows + 1
+            wait_until(lambda: run.status()["state"] == "paused", DEADLINE_S, "the learner has paused")
+            before, rows = run.status(), len(rows_of(tmp_path))
+            run.wait_for_reports(2)
+            assert len(rows_of(tmp_path)) == rows
+            assert run.status()["train_s"] == before["train_s"], "a pause is no training time"
             store.set_state(RUN)
             run.wait_for_updates(2)
+            assert run.status()["state"] == "training"
+            assert float(run.status()["train_s"]) < float(before["train_s"]) + run.reported_at - float(
+                before["time"]
+            )
+
+    def test_a_state_that_nobody_knows_is_complained_of_once_and_acts_as_run(
+        self,
+        private_server: RedisServer,
+        private_client: Client,
+        keys: RunKeys,
+        tmp_path: Path,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        with training(private_server, private_client, keys, tmp_path, ENDLESS) as run:
+            run.wait_for_updates(1)
+            RunStore(private_client, keys).set_state("halt")
+            run.wait_for_updates(3)
+        complaints = [message for message in caplog.messages if "unknown state" in message]
+        assert complaints == ["control asks for the unknown state 'halt': going on as with 'run'"]
 
     def test_a_stop_ends_it_saved_and_without_a_lease(
         self, private_server: RedisServer, private_client: Client, keys: RunKeys, tmp_path: Path

@@ -1,17 +1,22 @@
 """The small keys of a run and the registry of its actors, on a real server."""
 
+import socket
+import subprocess
+import time
+
 import pytest
 
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.keys import RunKeys
-from dppo_redis.redis_client import Client
+from dppo_redis.redis_client import Client, Patience
 from dppo_redis.registry import ACTOR_TTL_MS, FIRST_OUTSIDE_SLOT, Registry
 from dppo_redis.run_store import PAUSE, RUN, STOP, Control, Evaluation, RunStore, find_runs, only_run
 from dppo_redis.shutdown import StopRequest
 from tests.conftest import wait_until
 from tests.factories import make_description
-from tests.integration.learner_side import add, lead, make_entry, make_keeper
+from tests.integration.learner_side import add, in_background, lead, make_entry, make_keeper
 from tests.integration.looking import hash_of, integer
+from workers.__main__ import refuse_living_holder
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 
@@ -181,3 +186,44 @@ class TestActors:
         status = hash_of(client, keys.status)
         assert status["actors"] == "2"
         assert float(status["actor_wait_share"]) == pytest.approx(0.6)
+
+
+class TestSlots:
+    """`actor --slot` of a slot that somebody has."""
+
+    def registered(self, client: Client, keys: RunKeys, host: str, pid: int) -> None:
+        client.hset(keys.actor(2), mapping={"host": host, "pid": str(pid), "boot": "1"})
+        client.pexpire(keys.actor(2), ACTOR_TTL_MS)
+
+    def test_that_of_a_living_actor_is_refused_by_name(
+        self, client: Client, keys: RunKeys, registry: Registry, stop: StopRequest
+    ) -> None:
+        self.registered(client, keys, "elsewhere", 17)
+
+        def beat() -> None:
+            while not stop.requested:
+                client.pexpire(keys.actor(2), ACTOR_TTL_MS)
+                stop.sleep(0.5)
+
+        with (
+            in_background(beat, stop),
+            pytest.raises(ConfigurationError, match="slot 2 belongs to a living actor, elsewhere:17"),
+        ):
+            refuse_living_holder(registry, 2, Patience(stop), stop)
+
+    def test_that_of_one_that_has_stopped_beating_is_free_after_a_look(
+        self, client: Client, keys: RunKeys, registry: Registry, stop: StopRequest
+    ) -> None:
+        self.registered(client, keys, "elsewhere", 17)
+        refuse_living_holder(registry, 2, Patience(stop), stop)
+
+    def test_that_of_a_process_that_died_on_this_machine_is_free_at_once(
+        self, client: Client, keys: RunKeys, registry: Registry, stop: StopRequest
+    ) -> None:
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        self.registered(client, keys, socket.gethostname(), gone.pid)
+        started = time.monotonic()
+        refuse_living_holder(registry, 2, Patience(stop), stop)
+        refuse_living_holder(registry, 3, Patience(stop), stop)
+        assert time.monotonic() - started < 1

@@ -1,5 +1,6 @@
 """Published weights, from writer to readers."""
 
+import time
 from dataclasses import replace
 from threading import Event, Thread
 from typing import cast
@@ -7,19 +8,21 @@ from typing import cast
 import numpy as np
 import pytest
 
-from dppo_redis.errors import WireError
+from dppo_redis.errors import ConfigurationError, WireError
 from dppo_redis.fenced_writes import FencedWrites
 from dppo_redis.keys import RunKeys
 from dppo_redis.redis_client import Client
+from dppo_redis.shutdown import StopRequest
 from dppo_redis.weight_store import WeightStore
 from dppo_redis.weights import Weights, WeightsId
 from tests.conftest import RedisServer, opened
 from tests.factories import make_spec, make_weights
+from tests.integration.learner_side import in_background, lead
 
 SPEC = make_spec()
 TEMPLATE = make_weights(SPEC)
-VERSIONS = 500
-READERS = 4
+VERSIONS = 2000
+READERS = 8
 
 
 def filled(version: int) -> Weights:
@@ -125,14 +128,34 @@ def test_a_blob_that_lost_its_end_is_not_taken_for_weights(
         store.fetch()
 
 
-def test_weights_of_16_mib_travel_whole(client: Client, keys: RunKeys) -> None:
+def large_weights(mib: int) -> Weights:
+    """Layers of four MiB each."""
     rng = np.random.default_rng(0)
-    arrays = {f"policy.{i}.weight": rng.standard_normal((1024, 1024), dtype=np.float32) for i in range(4)}
-    large = replace(make_weights(SPEC), arrays=arrays)
+    count = mib // 4
+    arrays = {f"policy.{i}.weight": rng.standard_normal((1024, 1024), dtype=np.float32) for i in range(count)}
+    return replace(make_weights(SPEC), arrays=arrays)
+
+
+def test_weights_of_64_mib_travel_whole_within_seconds(client: Client, keys: RunKeys) -> None:
+    large = large_weights(64)
     writes = FencedWrites(client, keys)
     writes.acquire("a", ttl_ms=60_000, epoch=0, floor=0)
+    started = time.monotonic()
     writes.publish(large)
     weights = WeightStore(client, keys).fetch()
+    assert time.monotonic() - started < 10  # half a second on an idle machine
     assert weights is not None
-    for name, array in arrays.items():
+    for name, array in large.arrays.items():
         np.testing.assert_array_equal(weights.arrays[name], array)
+
+
+def test_weights_larger_than_the_server_accepts_are_not_published_for_ever(
+    private_client: Client, keys: RunKeys, stop: StopRequest
+) -> None:
+    authority = lead(private_client, keys, stop)
+    private_client.config_set("proto-max-bulk-len", "1mb")
+    arrays = large_weights(4).arrays
+    with in_background(lambda: authority.publish(arrays, 1, 0, 0), stop) as publishing:
+        error = publishing.exception(20)
+    assert isinstance(error, ConfigurationError)
+    assert "proto-max-bulk-len" in str(error)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from dppo_redis.errors import CheckpointError, ConfigurationError
+from dppo_redis.errors import CheckpointError, ConfigurationError, FencedError
 from dppo_redis.ledger import Books, Ledger
 from dppo_redis.spec import Spec
 from learner.checkpoint import Checkpoints, Snapshot
@@ -144,6 +144,18 @@ class TestFiles:
         restored = make_checkpoints(tmp_path).restore(make_trainer())
         assert restored is not None
         assert restored.progress.update == 1
+
+    def test_a_learner_that_was_overtaken_while_it_saved_replaces_nothing(self, tmp_path: Path) -> None:
+        checkpoints, successor = make_checkpoints(tmp_path), make_trainer(seed=1)
+        checkpoints.save(successor, make_snapshot(3))
+        before = (tmp_path / "checkpoint-000000003.pt").read_bytes()
+
+        def overtaken() -> None:
+            raise FencedError("epoch 5 was taken by another learner")
+
+        with pytest.raises(FencedError):
+            checkpoints.save(make_trainer(), make_snapshot(3), overtaken)
+        assert (tmp_path / "checkpoint-000000003.pt").read_bytes() == before
 
     def test_what_killed_saves_left_behind_does_not_pile_up(self, tmp_path: Path) -> None:
         for update in range(10, 20):

@@ -92,6 +92,7 @@ def test_a_key_that_is_near_none_points_to_the_help() -> None:
         ("network.hidden", [64] * 9, "at most 8"),
         ("network.hidden", [0], "from 1 to 4096"),
         ("network.hidden", [64, 5000], "from 1 to 4096"),
+        ("network.hidden", [4096] * 4, "192 MiB"),
         ("network.hidden", "wide", "tuple"),
         ("network.activation", "gelu", "'tanh' or 'relu'"),
         ("evaluation.episodes", 0, "greater than or equal to 1"),

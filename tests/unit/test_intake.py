@@ -42,6 +42,9 @@ class Source:
         taken, self.waiting = self.waiting[:count], self.waiting[count:]
         return taken
 
+    def survived(self) -> None:
+        """Nothing here ever killed anybody."""
+
 
 class Desk:
     """An intake, its source, and what it settled and put into quarantine."""
@@ -249,17 +252,44 @@ class TestMarks:
         assert not marks.is_duplicate(make_header(boot=f"{1:016x}", seq=1))
 
 
-def test_when_everything_is_dropped_for_long_an_error_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    now = 1000.0
-    monkeypatch.setattr("learner.intake.time.monotonic", lambda: now)
-    desk = Desk(*[make_entry(n) for n in range(1, 4)], batch_steps=STEPS)
-    desk.poll(update=9)
-    now += 29
-    desk.poll(update=9)
-    assert caplog.messages == []
-    now += 2
-    desk.poll(update=9)
-    assert len(caplog.messages) == 1
-    assert "all 3 rollouts" in caplog.messages[0]
+class TestAlarm:
+    @pytest.fixture(autouse=True)
+    def _clock(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr("learner.intake.time.monotonic", lambda: self.now)
+
+    def drops(self, desk: Desk, *after_s: float) -> None:
+        for seconds in after_s:
+            self.now += seconds
+            desk.source.waiting.append(make_entry(len(desk.source.asked) + 1))
+            desk.poll(update=9)
+
+    def test_when_everything_is_dropped_for_long_status_and_log_say_so_with_the_cause(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        desk = Desk(batch_steps=STEPS)
+        self.drops(desk, 0, 29)
+        assert desk.intake.alarm == ""
+        assert caplog.messages == []
+        self.drops(desk, 2)
+        assert desk.intake.alarm == "all 3 rollouts of the last 31 s were dropped: 3 stale"
+        assert caplog.messages == [desk.intake.alarm]
+
+    def test_one_that_is_trained_on_ends_it(self) -> None:
+        desk = Desk(batch_steps=STEPS)
+        self.drops(desk, 0, 31)
+        desk.source.waiting.append(make_entry(100))
+        assert desk.poll(update=0) is not None
+        assert desk.intake.alarm == ""
+
+    def test_it_ends_when_nothing_comes_any_more(self) -> None:
+        desk = Desk(batch_steps=STEPS)
+        self.drops(desk, 0, 31)
+        self.now += 31
+        assert desk.intake.alarm == ""
+
+    def test_a_drop_after_a_long_silence_is_none(self) -> None:
+        desk = Desk(batch_steps=STEPS)
+        desk.poll()
+        self.drops(desk, 300, 1)
+        assert desk.intake.alarm == ""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dppo_redis.ledger import Balance, Books, Ledger, Outcome
+from dppo_redis.ledger import Balance, Books, Ledger, Outcome, Settlement
 
 
 def make_books(*, last_entries_added: int = 0, **counts: int) -> Books:
@@ -117,6 +117,33 @@ class TestAudit:
         assert books.ledger.counts == {"trained": 6, "entries_before": 4}
         books.ledger.add(Outcome.DUPLICATE, entries=3)
         assert books.audit(entries_added=5, backlog=0).imbalance == 0
+
+
+class TestAdoption:
+    """What is believed of a ledger that Redis holds."""
+
+    def test_at_the_first_look_a_predecessors_counts_are_taken_over(self) -> None:
+        books = make_books(trained=3, last_entries_added=10)
+        assert books.adopt({"trained": 7, "steps:trained": 56}, entries_added=10, backlog=3)
+        assert books.ledger.counts == {"trained": 7, "steps:trained": 56}
+
+    def test_later_an_outsiders_count_is_not_believed(self) -> None:
+        books = make_books(trained=3)
+        books.adopt({"trained": 3}, entries_added=3, backlog=0)
+        assert not books.adopt({"trained": 99_999_999, "stale": 5}, entries_added=3, backlog=0)
+        assert books.ledger.counts == {"trained": 3}
+
+    def test_more_than_ever_came_is_not_believed_at_the_first_look_either(self) -> None:
+        books = make_books(trained=3, last_entries_added=4)
+        assert not books.adopt({"trained": 5}, entries_added=6, backlog=2)
+        assert books.ledger.counts == {"trained": 3}
+
+    def test_a_settle_whose_reply_was_lost_is_found_in_redis_and_no_more_than_that(self) -> None:
+        books = make_books(trained=3)
+        books.adopt({}, entries_added=3, backlog=0)
+        books.doubts = {b"1-1": Settlement(b"1-1", Outcome.TRAINED, steps=8)}
+        assert not books.adopt({"trained": 9, "steps:trained": 8}, entries_added=9, backlog=0)
+        assert books.ledger.counts == {"trained": 4, "steps:trained": 8}
 
 
 class Stream:

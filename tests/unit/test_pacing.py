@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from dppo_redis.actions import ActionSpec, describe_actions
 from dppo_redis.errors import ConfigurationError
-from dppo_redis.pacing import Derived, backlog_high, batch_is_full, derive, expected_lag, rollouts_missing
+from dppo_redis.pacing import (
+    Derived,
+    backlog_high,
+    batch_is_full,
+    derive,
+    expected_lag,
+    rollouts_missing,
+    valve_bytes,
+    valve_excess,
+)
 from dppo_redis.spaces import ObservationSpec, describe_observations
 from dppo_redis.spec import NetworkSpec
 from dppo_redis.wire import encode_rollout
@@ -41,6 +50,7 @@ def test_numbers_worked_by_hand() -> None:
         backlog_high=4,
         expected_lag=1.25,
         rollout_bytes=1024 * 35 + 8 * 24,
+        valve_bytes=64 * 2**20,
     )
 
 
@@ -314,3 +324,18 @@ def test_the_learner_never_waits_for_actors_that_are_fast_enough() -> None:
     fleet = Fleet(actors=4, per_update=4, high=high, rollout_ticks=5, update_ticks=20)
     fleet.run(ticks=1000)
     assert fleet.completed >= 1000 // 20 - 2
+
+
+def test_the_valve_is_twice_what_a_paced_fleet_can_fill_and_64_mib_at_least() -> None:
+    assert valve_bytes(high=10, actors=6, rollout_bytes=8 * 2**20) == 256 * 2**20
+    assert valve_bytes(high=4, actors=2, rollout_bytes=36_000) == 64 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("backlog", "stream_bytes", "excess"),
+    [(1000, 1000, 0), (1000, 1001, 501), (1000, 4000, 875), (100, 10**9, 94), (6, 10**9, 0), (5, 10**9, 0)],
+)
+def test_the_valve_drops_down_to_half_its_limit_and_never_what_a_paced_fleet_may_fill(
+    backlog: int, stream_bytes: int, excess: int
+) -> None:
+    assert valve_excess(backlog, stream_bytes, high=4, actors=2, limit=1000) == excess
