@@ -12,6 +12,7 @@ from typing import Any, cast
 import redis
 
 from dppo_redis.errors import ConfigurationError, StoppedError, WireError
+from dppo_redis.history import NO_HISTORY, History
 from dppo_redis.keys import CONSUMER, GROUP, RunKeys
 from dppo_redis.logs import Rarely
 from dppo_redis.redis_client import Client, TransientError, backoff, classify
@@ -82,10 +83,13 @@ class RolloutProducer:
     identity (boot, seq), and the next one is not sent before.
     """
 
-    def __init__(self, client: Client, keys: RunKeys, stop: StopRequest) -> None:
+    def __init__(
+        self, client: Client, keys: RunKeys, stop: StopRequest, history: History = NO_HISTORY
+    ) -> None:
         self._client = client
         self._keys = keys
         self._stop = stop
+        self._history = history
         self._rarely = Rarely()
         self._learner_is_starting = False
         self._hung_up = 0  # pushes in a row after which the server went on answering
@@ -108,12 +112,14 @@ class RolloutProducer:
         entry: dict[Any, Any] = {name: str(getattr(header, name)) for name in _HEADER_FIELDS} | {
             "payload": payload
         }
+        self._history.write("produced", **vars(header))
         for pause_s in backoff():
             replies = self._try_push(entry)
             if replies is not None:
                 looked = not any(isinstance(reply, redis.RedisError) for reply in replies)
                 return self._situation(replies) if looked else None
             if self._stop.requested:
+                self._history.write("abandoned", boot=header.boot, seq=header.seq)
                 raise StoppedError("stopped with a rollout in hand")
             # A learner that is just starting is worth a quick look: a rollout ages while it waits.
             self._stop.sleep(min(pause_s, _STARTING_PAUSE_S) if self._learner_is_starting else pause_s)
@@ -129,6 +135,7 @@ class RolloutProducer:
         except (redis.ConnectionError, redis.TimeoutError) as error:
             self._explain(classify(error))
             self.ambiguous += 1
+            self._history.write("ambiguous", boot=entry["boot"], seq=int(entry["seq"]))
             self._check_size(len(entry["payload"]), error)
             return None
         self._hung_up = 0
@@ -139,6 +146,7 @@ class RolloutProducer:
         self._learner_is_starting = added is None  # it has not made the stream yet
         if self._learner_is_starting:
             return None
+        self._history.write("confirmed", boot=entry["boot"], seq=int(entry["seq"]), id=added)
         return cast(list[Any], rest)
 
     def _check_size(self, payload_bytes: int, error: redis.RedisError) -> None:

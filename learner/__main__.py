@@ -16,7 +16,8 @@ import torch
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.config import RunConfig, load_toml
 from dppo_redis.environments import inspect
-from dppo_redis.errors import ConfigurationError, ExitStatus, StoppedError, WireError
+from dppo_redis.errors import ConfigurationError, ExitStatus, FencedError, StoppedError, WireError
+from dppo_redis.history import History
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.pacing import Derived, derive
@@ -48,6 +49,8 @@ class LearnerOptions:
     """Redis URL; default: the environment variable DPPO_REDIS_URL"""
     threads: int = 1
     """Compute threads; small networks are fastest with one"""
+    history: Path | None = None
+    """File to which every event is appended, for checking afterwards; default: none"""
 
 
 def _quarantine(store: RunStore, patience: Patience, entry: Entry, error: WireError) -> None:
@@ -85,6 +88,9 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         # Only a learner that still leads, and stopped between two updates, may save.
         learner.save()
         learner.hand_back(keeper)
+    except FencedError:
+        learner.history.write("fenced", epoch=learner.authority.epoch)
+        raise
     finally:
         keeper.close()
         learner.metrics.close()
@@ -107,12 +113,14 @@ def _build(
         options.run_dir / "checkpoints", options.run, description.digest, config.checkpoint.keep
     )
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-    authority = Authority(client, keys, description, owner, stop)
+    history = History(options.history, "learner")
+    authority = Authority(client, keys, description, owner, stop, history)
     snapshot = checkpoints.restore(ppo)
     progress = snapshot.progress if snapshot else Progress()
     if snapshot:
         authority.restore(snapshot.version, snapshot.lineage, snapshot.books, snapshot.actor_boots)
         logging.getLogger("dppo").info("resuming at update %d", progress.update)
+        history.write("resumed", update=progress.update, epoch=snapshot.epoch, version=snapshot.version)
     authority.acquire(snapshot.epoch if snapshot else 0, progress.update)
     consumer = RolloutConsumer(client, keys, authority.restore_stream)
     intake = Intake(
@@ -123,6 +131,7 @@ def _build(
         config.ppo.batch_steps,
         config.max_staleness,
         derived.rollout_rows,
+        history,
     )
     if snapshot:
         intake.marks = snapshot.marks
@@ -140,6 +149,7 @@ def _build(
         metrics=MetricsFiles(options.run_dir, progress.update),
         patience=patience,
         stop=stop,
+        history=history,
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dppo_redis.errors import WireError
+from dppo_redis.history import NO_HISTORY, History
 from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.logs import Rarely
 from dppo_redis.pacing import batch_is_full, rollouts_missing
@@ -91,12 +92,14 @@ class Intake:
         batch_steps: int,
         max_staleness: int,
         planned_rows: int,
+        history: History = NO_HISTORY,
     ) -> None:
         self._entries = entries
         self._spec = spec
         self._digest = spec.digest()
         self._settle = settle
         self._quarantine = quarantine
+        self._history = history
         self._batch_steps = batch_steps
         self._max_staleness = max_staleness
         self._last_rows = planned_rows
@@ -115,12 +118,19 @@ class Intake:
             settlement = self._consider(entry, learner_update, lineage)
             if settlement is not None:
                 dropped.append(settlement)
+                self._remember(entry, settlement)
         self._settle(dropped)
         self._alarm.look(len(dropped), bool(self._gathered))
         if not batch_is_full(self._rows(), self._last_rows, self._batch_steps):
             return None
         batch, self._gathered = self._gathered, []
         return batch
+
+    def _remember(self, entry: Entry, settlement: Settlement) -> None:
+        """Into the history: what is dropped, before its outcome is recorded."""
+        boot, seq = entry.fields.get(b"boot", b"")[:16], entry.fields.get(b"seq", b"")[:20]
+        outcome, reason = settlement.outcome, settlement.reason
+        self._history.write("dropped", id=entry.id, boot=boot, seq=seq, outcome=outcome, reason=reason)
 
     def marks_of_settled(self) -> Marks:
         """The marks without what is only in hand: another learner process may get that again."""

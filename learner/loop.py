@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 
 from dppo_redis.config import RunConfig
 from dppo_redis.errors import CheckpointError
+from dppo_redis.history import NO_HISTORY, History
 from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.logs import Rarely
 from dppo_redis.redis_client import Patience, TransientError, translated
@@ -42,6 +43,7 @@ class Learner:
     metrics: MetricsFiles
     patience: Patience
     stop: StopRequest
+    history: History = NO_HISTORY
 
     def __post_init__(self) -> None:
         self.goal = Goal(self.config.env_steps, self.config.target_return, self.config.target_on)
@@ -106,6 +108,7 @@ class Learner:
         staleness = [self.progress.update - a.header.update for a in accepted]
         batch = stack([a.rollout for a in accepted], staleness)
         report = self.ppo.update(batch, self.progress.trained_steps / self.config.env_steps)
+        self._remember(accepted)
         self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist())
         env_steps = self.authority.env_steps + batch.steps
         if self.progress.update % self.config.publish_every == 0:
@@ -118,6 +121,13 @@ class Learner:
         self._record(report, staleness, time.monotonic() - started)
         if time.monotonic() - self.saved_at >= self.config.checkpoint.interval_s:
             self.save()
+
+    def _remember(self, accepted: list[Accepted]) -> None:
+        """Into the history: what was trained on, before its outcome is recorded."""
+        if self.history.is_on:
+            headers = [(a.entry_id, a.header) for a in accepted]
+            rollouts = [(i, h.boot, h.seq, h.epoch, h.version, h.update) for i, h in headers]
+            self.history.write("trained", at=self.progress.update, rollouts=rollouts)
 
     def publish(self, env_steps: int | None = None) -> None:
         """Publish the present weights."""
@@ -145,6 +155,7 @@ class Learner:
         try:
             self.checkpoints.save(self.ppo, snapshot)
             self.checkpoint_update = self.progress.update
+            self.history.write("saved", update=self.progress.update, epoch=snapshot.epoch)
         except CheckpointError as error:
             self.save_failures += 1
             _log.error("%s; training goes on, saving is tried again", error)

@@ -115,6 +115,7 @@ def _train(
         python=sys.executable,
         actors=options.config.actors,
         broker_command=broker.command if broker is not None else None,
+        history=None if options.history is None else options.history.absolute(),
     )
     fleet = Fleet.start(plan, address, lock)
     client = connect(address, "dppo-train")

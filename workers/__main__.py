@@ -6,10 +6,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.environments import inspect, make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, ExitStatus, StoppedError
+from dppo_redis.history import History
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import Rarely, configure
 from dppo_redis.redis_client import Patience, TransientError, connect, find_url, translated
@@ -40,6 +42,8 @@ class ActorOptions:
     """Environments stepped together; default: what the run plans"""
     slot: int | None = None
     """Number of this actor in the fleet; default: the next free one"""
+    history: Path | None = None
+    """File to which every event is appended, for checking afterwards; default: none"""
 
 
 def wait_for_description(store: RunStore, patience: Patience, stop: StopRequest) -> RunDescription | None:
@@ -82,6 +86,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     if options.envs_per_actor is not None and not 1 <= options.envs_per_actor <= MAX_ENVIRONMENTS:
         raise ConfigurationError(f"envs_per_actor: 1 to {MAX_ENVIRONMENTS} (got {options.envs_per_actor})")
     client = connect(find_url(options.redis), f"dppo-actor-{options.run}")
+    history = History(options.history, "actor")
     keys = RunKeys(options.run)
     patience = Patience(stop)
     store = RunStore(client, keys)
@@ -98,12 +103,13 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         boot_id=secrets.token_hex(8),
         stats=ActorStats(slot, boot),
         build_collector=partial(_collector, description, options.envs_per_actor, slot, boot),
-        producer=RolloutProducer(client, keys, stop),
+        producer=RolloutProducer(client, keys, stop, history),
         weights=WeightStore(client, keys),
         registry=registry,
         store=store,
         patience=patience,
         stop=stop,
+        history=history,
     )
     try:
         actor.run()
