@@ -1,0 +1,165 @@
+"""A checker that never fails proves nothing: with one guard taken out, the same attack must be noticed.
+
+The services run in this process, on a real server behind the proxy. The attack provokes what each
+guard is there for: a settle whose reply is lost, a rollout that comes twice, one that comes too late,
+and a learner that is replaced without knowing it.
+"""
+
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import tomli_w
+
+from dppo_redis import scripts
+from dppo_redis.errors import ExitStatus, FencedError
+from dppo_redis.history import History
+from dppo_redis.keys import RunKeys
+from dppo_redis.ledger import Outcome
+from dppo_redis.redis_client import Client
+from dppo_redis.rollout_stream import RolloutProducer
+from dppo_redis.run_store import RunStore
+from dppo_redis.shutdown import StopRequest
+from learner.__main__ import _serve
+from learner.authority import Authority
+from learner.intake import Marks
+from learner.staleness import Verdict
+from tests.chaos.checker import check
+from tests.chaos.proxy import Proxy
+from tests.chaos.story import Event, parse
+from tests.conftest import RedisServer, opened, wait_until
+from tests.factories import make_config, make_model
+from tests.integration.actor_side import SLOT, make_actor
+from tests.integration.learner_side import in_background
+from tests.integration.test_learner import config_of, description_of
+from workers.__main__ import _collector
+
+LIMIT = make_config(env_id="CartPole-v1").max_staleness
+CONFIG = config_of(env_steps=10**9)
+DESCRIPTION = description_of(CONFIG)
+SETTLE = b"\r\ntrained\r\n$0\r\n"
+DEADLINE_S = 30.0
+
+
+@dataclass
+class Attack:
+    """A learner and an actor in threads, and what is done to them."""
+
+    client: Client
+    keys: RunKeys
+    proxy: Proxy
+    directory: Path
+    learner: Future[ExitStatus]
+    history: History
+
+    @property
+    def update(self) -> int:
+        return int(cast(Any, self.client.hget(self.keys.weights, "update")) or 0)
+
+    def go_on(self) -> None:
+        """Let the learner make some more updates."""
+        target = self.update + 3
+        wait_until(lambda: self.update >= target, DEADLINE_S, f"update {target}")
+
+    def harvest(self) -> dict[bytes, bytes]:
+        found: list[Any] = []
+        wait_until(
+            lambda: found.extend(cast(Any, self.client.xrange(self.keys.rollouts, count=1))) or found != [],
+            DEADLINE_S,
+            "there is an entry in the stream",
+        )
+        return cast(dict[bytes, bytes], found[0][1])
+
+    def add(self, entry: dict[bytes, bytes]) -> None:
+        self.client.xadd(self.keys.rollouts, cast(Any, entry))
+
+    def a_rollout_comes_twice(self) -> None:
+        for _ in range(3):
+            self.add(self.harvest())
+        self.go_on()
+
+    def a_settle_loses_its_reply(self) -> None:
+        self.proxy.lose_reply("learner", SETTLE)
+        wait_until(lambda: self.proxy.replies_lost > 0, DEADLINE_S, "the reply is lost")
+        self.go_on()
+
+    def a_rollout_comes_too_late(self) -> None:
+        entry = {**self.harvest(), b"boot": secrets.token_hex(8).encode()}
+        weights = {name: int(entry[name.encode()]) for name in ("epoch", "version", "update")}
+        wait_until(lambda: self.update > weights["update"] + LIMIT + 1, DEADLINE_S, "it is too old")
+        boot, seq = entry[b"boot"].decode(), int(entry[b"seq"])
+        self.history.write("injected", boot=boot, seq=seq, **weights)
+        self.add(entry)
+        self.go_on()
+
+    def another_learner_takes_over(self, stop: StopRequest) -> Authority:
+        """As if this one's lease had run out unnoticed; it must not get a word in any more."""
+        history = History(self.directory / "second.jsonl", "learner")
+        second = Authority(self.client, self.keys, DESCRIPTION, "second", stop, history)
+        pipeline = self.client.pipeline()
+        pipeline.delete(self.keys.lease)
+        pipeline.incr(self.keys.epoch)
+        epoch = pipeline.execute()[1]
+        second.acquire(known_epoch=epoch, update=self.update)
+        arrays = make_model(DESCRIPTION.spec).acting_arrays()
+        second.publish(arrays, self.update, trained_steps=0, env_steps=0)
+        return second
+
+    def final(self, second: Authority) -> None:
+        balance = second.audit()
+        entries = [
+            (entry_id, fields[b"boot"], fields[b"seq"])
+            for entry_id, fields in cast(Any, self.client.xrange(self.keys.rollouts))
+        ]
+        ledger = {outcome.value: second.books.ledger.of(outcome) for outcome in Outcome}
+        self.history.write(
+            "final", ledger=ledger, entries=entries, entries_added=balance.entries_added,
+            backlog=balance.backlog, imbalance=balance.imbalance,
+        )  # fmt: skip
+
+
+@contextmanager
+def attack(server: RedisServer, directory: Path) -> Iterator[Attack]:
+    """A learner behind the proxy, and an actor with a way of its own."""
+    keys = RunKeys("mutated")
+    values = CONFIG.model_dump(exclude_none=True, mode="json")
+    (directory / "config.toml").write_text(tomli_w.dumps(values), encoding="utf-8")
+    stop = StopRequest()
+    with ExitStack() as stack:
+        client = stack.enter_context(opened(server.url))
+        mine = stack.enter_context(opened(server.url, "actor"))
+        proxy = stack.enter_context(Proxy(server.url.removeprefix("unix://")))
+        argv = ["--run", keys.run, "--run-dir", str(directory), "--redis", proxy.url]
+        argv += ["--history", str(directory / "learner.jsonl")]
+        learner = stack.enter_context(in_background(lambda: _serve(argv, stop), stop))
+        actor = make_actor(
+            mine, keys, stop, lambda builds: _collector(DESCRIPTION, None, SLOT, 1, builds), DESCRIPTION
+        )
+        history = History(directory / "actor.jsonl", "actor")
+        actor = replace(actor, producer=RolloutProducer(mine, keys, stop, history), history=history)
+        stack.enter_context(in_background(actor.run, stop))
+        injector = History(directory / "injector.jsonl", "injector")
+        yield Attack(client, keys, proxy, directory, learner, injector)
+
+
+def verdict_of_an_attack(server: RedisServer, directory: Path) -> list[str]:
+    """What the checker says after everything that this file provokes."""
+    with attack(server, directory) as attacked:
+        attacked.go_on()
+        attacked.a_rollout_comes_twice()
+        attacked.a_settle_loses_its_reply()
+        attacked.a_rollout_comes_too_late()
+        stop = StopRequest()
+        second = attacked.another_learner_takes_over(stop)
+        attacked.first_learner_is_done()
+        RunStore(attacked.client, attacked.keys).set_state(STOP)
+        attacked.final(second)
+    events: list[Event] = []
+    for file in directory.glob("*.jsonl"):
+        events += parse(file.read_text().splitlines())
+    return check(events, LIMIT)
