@@ -5,8 +5,9 @@ guard is there for: a settle whose reply is lost, a rollout that comes twice, on
 and a learner that is replaced without knowing it.
 """
 
+import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -23,7 +24,6 @@ from dppo_redis.keys import RunKeys
 from dppo_redis.ledger import Outcome
 from dppo_redis.redis_client import Client
 from dppo_redis.rollout_stream import RolloutProducer
-from dppo_redis.run_store import RunStore
 from dppo_redis.shutdown import StopRequest
 from learner.__main__ import _serve
 from learner.authority import Authority
@@ -55,6 +55,8 @@ class Attack:
     proxy: Proxy
     directory: Path
     learner: Future[ExitStatus]
+    actor: Future[None]
+    stop: StopRequest
     history: History
 
     @property
@@ -67,12 +69,15 @@ class Attack:
         wait_until(lambda: self.update >= target, DEADLINE_S, f"update {target}")
 
     def harvest(self) -> dict[bytes, bytes]:
-        found: list[Any] = []
-        wait_until(
-            lambda: found.extend(cast(Any, self.client.xrange(self.keys.rollouts, count=1))) or found != [],
-            DEADLINE_S,
-            "there is an entry in the stream",
-        )
+        """An entry of the stream as it is."""
+
+        def first() -> list[Any]:
+            return cast(list[Any], self.client.xrange(self.keys.rollouts, count=1))
+
+        found = first()
+        while not found:
+            assert not self.learner.done()
+            found = first()
         return cast(dict[bytes, bytes], found[0][1])
 
     def add(self, entry: dict[bytes, bytes]) -> None:
@@ -97,10 +102,10 @@ class Attack:
         self.add(entry)
         self.go_on()
 
-    def another_learner_takes_over(self, stop: StopRequest) -> Authority:
+    def another_learner_takes_over(self) -> Authority:
         """As if this one's lease had run out unnoticed; it must not get a word in any more."""
         history = History(self.directory / "second.jsonl", "learner")
-        second = Authority(self.client, self.keys, DESCRIPTION, "second", stop, history)
+        second = Authority(self.client, self.keys, DESCRIPTION, "second", self.stop, history)
         pipeline = self.client.pipeline()
         pipeline.delete(self.keys.lease)
         pipeline.incr(self.keys.epoch)
@@ -110,7 +115,13 @@ class Attack:
         second.publish(arrays, self.update, trained_steps=0, env_steps=0)
         return second
 
-    def final(self, second: Authority) -> None:
+    def comes_to_rest(self, second: Authority) -> None:
+        """Give the first learner the time to do harm; then end everything and write down the books."""
+        target = self.update + 3
+        wait_until(lambda: self.learner.done() or self.update >= target, DEADLINE_S, "the first one ends")
+        self.stop.request()
+        self.actor.exception(DEADLINE_S)
+        assert isinstance(self.learner.exception(DEADLINE_S), FencedError | None)
         balance = second.audit()
         entries = [
             (entry_id, fields[b"boot"], fields[b"seq"])
@@ -142,9 +153,9 @@ def attack(server: RedisServer, directory: Path) -> Iterator[Attack]:
         )
         history = History(directory / "actor.jsonl", "actor")
         actor = replace(actor, producer=RolloutProducer(mine, keys, stop, history), history=history)
-        stack.enter_context(in_background(actor.run, stop))
+        acting = stack.enter_context(in_background(actor.run, stop))
         injector = History(directory / "injector.jsonl", "injector")
-        yield Attack(client, keys, proxy, directory, learner, injector)
+        yield Attack(client, keys, proxy, directory, learner, acting, stop, injector)
 
 
 def verdict_of_an_attack(server: RedisServer, directory: Path) -> list[str]:
@@ -154,12 +165,74 @@ def verdict_of_an_attack(server: RedisServer, directory: Path) -> list[str]:
         attacked.a_rollout_comes_twice()
         attacked.a_settle_loses_its_reply()
         attacked.a_rollout_comes_too_late()
-        stop = StopRequest()
-        second = attacked.another_learner_takes_over(stop)
-        attacked.first_learner_is_done()
-        RunStore(attacked.client, attacked.keys).set_state(STOP)
-        attacked.final(second)
+        second = attacked.another_learner_takes_over()
+        attacked.comes_to_rest(second)
     events: list[Event] = []
     for file in directory.glob("*.jsonl"):
         events += parse(file.read_text().splitlines())
     return check(events, LIMIT)
+
+
+def test_the_attack_is_survived_when_every_guard_is_in_place(
+    private_server: RedisServer, tmp_path: Path
+) -> None:
+    assert verdict_of_an_attack(private_server, tmp_path) == []
+
+
+def _without(name: str, *guards: tuple[str, str]) -> str:
+    """The text of a script with a guard taken out."""
+    text = scripts.source(name)
+    for guard, nothing in guards:
+        assert guard in text
+        text = text.replace(guard, nothing)
+    return text
+
+
+def _no_settle_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = _without("settle", ("if removed == 1 then", "if true then"))
+    _replace_scripts(monkeypatch, {"settle": text})
+
+
+def _no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    fence = ("if epoch ~= ARGV[1] then", "if false then")
+    texts = {name: _without(name, fence) for name in ("publish", "settle", "write")}
+    texts["acquire"] = _without(
+        "acquire",
+        ("if holder and holder ~= owner then", "if false then"),
+        ("if mine > 0 and epoch > mine then", "if false then"),
+        ("if mine > 0 and epoch == mine then", "if mine > 0 then"),
+    )
+    _replace_scripts(monkeypatch, texts)
+
+
+def _replace_scripts(monkeypatch: pytest.MonkeyPatch, texts: dict[str, str]) -> None:
+    sound = scripts.source
+    monkeypatch.setattr("dppo_redis.fenced_writes.source", lambda name: texts.get(name) or sound(name))
+
+
+def _no_duplicate_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Marks, "is_duplicate", lambda *_: False)
+
+
+def _no_staleness_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learner.intake.judge", lambda *_, **__: Verdict.FRESH)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "sentence"),
+    [
+        (_no_settle_guard, r"outcomes more than entries"),
+        (_no_fence, "was published after a later epoch had begun"),
+        (_no_duplicate_mark, r"was trained \d times"),
+        (_no_staleness_check, f"updates old, limit {LIMIT}"),
+    ],
+)
+def test_without_a_guard_the_checker_names_what_went_wrong(
+    private_server: RedisServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mutate: Callable[[pytest.MonkeyPatch], None],
+    sentence: str,
+) -> None:
+    mutate(monkeypatch)
+    assert re.search(sentence, "\n".join(verdict_of_an_attack(private_server, tmp_path)))
