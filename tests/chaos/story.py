@@ -144,8 +144,19 @@ class Story:
             found.setdefault((event["boot"], event["seq"]), event["time"])
         return found
 
-    def confirmed_between(self, start: float, end: float) -> int:
-        return sum(start <= time <= end for time in self.confirmed.values())
+    def is_unseen(self, time: float, look_s: float) -> bool:
+        """Whether what was added then was taken by a reset before the keeper can have counted it."""
+        return any(
+            0 <= removal.time + 0.5 - time <= look_s + 0.5 for removal in self.removals if removal.resets
+        )
+
+    def time_of(self, entry_id: str) -> float:
+        """When an entry was added: as its actor heard it, else as its id says."""
+        return self._times.get(entry_id) or int(entry_id.partition("-")[0]) / 1000
+
+    @cached_property
+    def _times(self) -> dict[str, float]:
+        return {event["id"]: event["time"] for event in self.of("confirmed")}
 
     @cached_property
     def decided(self) -> set[Rollout]:

@@ -179,6 +179,11 @@ def _more_lost_than_removed(told: Telling) -> list[Event]:
     return told.ends(trained=1, lost=2)
 
 
+def _trained_without_an_outcome(told: Telling) -> list[Event]:
+    told.trains(2, at=1, counts=False)
+    return told.ends(trained=1)
+
+
 def _vanished(told: Telling) -> list[Event]:
     return told.ends(trained=1)
 
@@ -277,7 +282,8 @@ def _no_end(told: Telling) -> list[Event]:
         (_with_other_weights_than_claimed, "rollout b:2 was trained as of [1, 1, 1], but is of [1, 1, 0]"),
         (_lost_without_a_removal, "1 are booked as lost, but only 0 were removed"),
         (_more_lost_than_removed, "2 are booked as lost, but only 1 were removed"),
-        (_vanished, "1 confirmed pushes have no outcome, but only 0 can have been lost"),
+        (_trained_without_an_outcome, "1 rollouts have no outcome, but only 0 are booked as lost"),
+        (_vanished, "1 rollouts have no outcome, but only 0 are booked as lost"),
         (_vanished_after_the_last_removal, "1 confirmed pushes vanished after the last removal"),
         (_counted_twice, "entry 1-0 was counted 2 times"),
         (_a_ledger_above_what_was_tried, "the ledger has 2 trained; 1 were confirmed and 1 attempted"),
