@@ -54,6 +54,7 @@ class Learner:
         self.train_s_before = self.progress.train_s
         self.saved_at = time.monotonic()
         self.checkpoint_update = -1
+        self.saved_epoch = 0
         self.save_failures = 0
         self.waited_s = 0.0
         self.wait_share = 0.0
@@ -71,6 +72,8 @@ class Learner:
             batch = self._poll()
             if batch is not None:
                 self._train(batch)
+            if self.authority.epoch != self.saved_epoch:
+                self.save()  # or a successor on an empty server would take the same epoch again
             self._judge()
         if self.finished is not None:
             self._finish(self.finished)
@@ -151,7 +154,7 @@ class Learner:
             books=self.authority.books,
             actor_boots=self.authority.boots,
         )
-        self.saved_at = time.monotonic()
+        self.saved_at, self.saved_epoch = time.monotonic(), snapshot.epoch
         try:
             self.checkpoints.save(self.ppo, snapshot)
             self.checkpoint_update = self.progress.update
