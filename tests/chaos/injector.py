@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 import redis
@@ -140,9 +141,7 @@ def to_markdown(report: Report) -> str:
     """The report as a table."""
     lines = ["| fault | times | median recovery s | longest recovery s |", "|---|---|---|---|"]
     for kind, seconds in sorted(report.recoveries.items()):
-        ordered = sorted(seconds)
-        median = ordered[len(ordered) // 2]
-        lines.append(f"| {kind} | {len(ordered)} | {median:.1f} | {ordered[-1]:.1f} |")
+        lines.append(f"| {kind} | {len(seconds)} | {median(seconds):.1f} | {max(seconds):.1f} |")
     lines += ["", "| number | value |", "|---|---|"]
     figures = {
         "seconds": round(report.seconds),

@@ -13,6 +13,8 @@ Event = dict[str, Any]
 Rollout = tuple[str, int]  # boot, seq
 Pair = tuple[int, int]  # epoch, version
 _UNLIMITED = 2**63
+SAME_MOMENT_S = 0.5  # between a reply and the line about it, on a busy machine
+_UNDECIDED_S = 5.0  # a push may have been sent so long before it reached the stream
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class Story:
             (event["boot"], event["seq"])
             for kind in ("produced", "injected")
             for event in self.of(kind)
-            if since - 5.0 <= event["time"] <= until + 1.0
+            if since - _UNDECIDED_S <= event["time"] <= until + SAME_MOMENT_S
         }
         return len(pushed - out)
 
@@ -147,7 +149,7 @@ class Story:
     def is_unseen(self, time: float, look_s: float) -> bool:
         """Whether what was added then was taken by a reset before the keeper can have counted it."""
         return any(
-            0 <= removal.time + 0.5 - time <= look_s + 0.5 for removal in self.removals if removal.resets
+            -SAME_MOMENT_S <= removal.time - time <= look_s for removal in self.removals if removal.resets
         )
 
     def time_of(self, entry_id: str) -> float:
