@@ -8,12 +8,11 @@ import random
 import secrets
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, cast
 
 from dppo_redis.keys import GROUP
-from tests.chaos.fleet import Fleet, signal_process, wait_for
+from tests.chaos.fleet import Fleet, signal_process, stopped, wait_for
 from tests.chaos.poison import poisoned
 from tests.chaos.proxy import Weather
 from tests.e2e.support import EVALUATOR, SUPERVISORD
@@ -58,23 +57,23 @@ def kill_the_command(fleet: Fleet, _rng: random.Random) -> None:
 
 
 def stop_an_actor(fleet: Fleet, rng: random.Random) -> None:
-    with _stopped(fleet.actor(rng.randrange(fleet.actors))):
+    with stopped(fleet.actor(rng.randrange(fleet.actors))):
         time.sleep(rng.uniform(1, 6))
 
 
 def stop_the_learner(fleet: Fleet, rng: random.Random) -> None:
     """For less than its lease, or for longer; nobody takes over."""
-    with _stopped(fleet.learner()):
+    with stopped(fleet.learner()):
         time.sleep(rng.choice([2.0, _LEASE_S + 1]))
 
 
 def stop_the_evaluator(fleet: Fleet, rng: random.Random) -> None:
-    with _stopped(fleet.pid(*EVALUATOR)):
+    with stopped(fleet.pid(*EVALUATOR)):
         time.sleep(rng.uniform(1, 4))
 
 
 def stop_supervisord(fleet: Fleet, rng: random.Random) -> None:
-    with _stopped(fleet.pid(*SUPERVISORD)):
+    with stopped(fleet.pid(*SUPERVISORD)):
         time.sleep(rng.uniform(1, 4))
 
 
@@ -82,21 +81,12 @@ def take_over_from_a_stopped_learner(fleet: Fleet, _rng: random.Random) -> None:
     """A second learner takes over; the first one wakes, is fenced, and leads again when that one has left."""
     first = fleet.learner()
     with fleet.second_learner() as second:
-        with _stopped(first):
+        with stopped(first):
             before = fleet.number(fleet.keys.weights, "epoch")
             wait_for(lambda: fleet.number(fleet.keys.weights, "epoch") > before, 60, "the second one leads")
             time.sleep(1.0)
         wait_for(lambda: fleet.learner() != first, 30, "the first one has ended")
         second.stop()
-
-
-@contextmanager
-def _stopped(pid: int) -> Iterator[None]:
-    signal_process(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        signal_process(pid, signal.SIGCONT)
 
 
 # The server

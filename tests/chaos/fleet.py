@@ -219,3 +219,13 @@ def signal_process(pid: int, number: signal.Signals) -> None:
     """Send a signal; a process that has gone needs none."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """A process that stands still for as long as the block takes."""
+    signal_process(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        signal_process(pid, signal.SIGCONT)
