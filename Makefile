@@ -2,13 +2,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test check clean
+.PHONY: train test chaos check clean
 
 train: $(VENV)/.runtime  ## the main job: CartPole through Redis, then a summary
 	$(BIN)/dppo-redis train CartPole-v1 --actors 2 --target-return 475
 
 test: $(VENV)/.development  ## the full test suite
 	$(BIN)/python -m pytest
+
+chaos: $(VENV)/.development  ## attack a CartPole fleet: make chaos SECONDS=1800 SEED=1
+	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),1800) --seed $(or $(SEED),1)
 
 check: $(VENV)/.development  ## style, types, direction of imports
 	$(BIN)/ruff check .

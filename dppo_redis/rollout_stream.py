@@ -13,6 +13,7 @@ import redis
 
 from dppo_redis.entry import Entry as Entry
 from dppo_redis.errors import StoppedError, WireError
+from dppo_redis.history import NO_HISTORY, History
 from dppo_redis.keys import CONSUMER, GROUP, RunKeys
 from dppo_redis.logs import Rarely
 from dppo_redis.pending import PendingEntries
@@ -74,10 +75,13 @@ class RolloutProducer:
     identity (boot, seq), and the next one is not sent before.
     """
 
-    def __init__(self, client: Client, keys: RunKeys, stop: StopRequest) -> None:
+    def __init__(
+        self, client: Client, keys: RunKeys, stop: StopRequest, history: History = NO_HISTORY
+    ) -> None:
         self._client = client
         self._keys = keys
         self._stop = stop
+        self._history = history
         self._rarely = Rarely()
         self._learner_is_starting = False
         self._size = SizeWatch(client)
@@ -100,12 +104,14 @@ class RolloutProducer:
         entry: dict[Any, Any] = {name: str(getattr(header, name)) for name in _HEADER_FIELDS} | {
             "payload": payload
         }
+        self._history.write("produced", **vars(header))
         for pause_s in backoff():
             replies = self._try_push(entry)
             if replies is not None:
                 looked = not any(isinstance(reply, redis.RedisError) for reply in replies)
                 return self._situation(replies) if looked else None
             if self._stop.requested:
+                self._history.write("abandoned", boot=header.boot, seq=header.seq)
                 raise StoppedError("stopped with a rollout in hand")
             # A learner that is just starting is worth a quick look: a rollout ages while it waits.
             self._stop.sleep(min(pause_s, _STARTING_PAUSE_S) if self._learner_is_starting else pause_s)
@@ -121,6 +127,7 @@ class RolloutProducer:
         except (redis.ConnectionError, redis.TimeoutError) as error:
             self._explain(classify(error))
             self.ambiguous += 1
+            self._history.write("ambiguous", boot=entry["boot"], seq=int(entry["seq"]))
             self._size.check(
                 "a rollout", len(entry["payload"]), "make rollouts shorter (--rollout-steps)", error
             )
@@ -133,6 +140,7 @@ class RolloutProducer:
         self._learner_is_starting = added is None  # it has not made the stream yet
         if self._learner_is_starting:
             return None
+        self._history.write("confirmed", boot=entry["boot"], seq=int(entry["seq"]), id=added)
         return cast(list[Any], rest)
 
     def _explain(self, error: Exception) -> None:

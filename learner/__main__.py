@@ -17,7 +17,8 @@ from dppo_redis.arguments import parse_arguments
 from dppo_redis.config import RunConfig, load_toml
 from dppo_redis.credentials import Role, find_url
 from dppo_redis.environments import inspect
-from dppo_redis.errors import ConfigurationError, ExitStatus, StoppedError, WireError
+from dppo_redis.errors import ConfigurationError, ExitStatus, FencedError, StoppedError, WireError
+from dppo_redis.history import History
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.pacing import Derived, derive
@@ -53,6 +54,8 @@ class LearnerOptions:
     """Compute threads; small networks are fastest with one"""
     standby: bool = False
     """Wait while another learner leads this run, and take over when it ends or dies"""
+    history: Path | None = None
+    """File to which every event is appended, for checking afterwards; default: none"""
 
 
 def _quarantine(store: RunStore, patience: Patience, entry: Entry, error: WireError) -> None:
@@ -91,6 +94,9 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         # Only a learner that still leads, and stopped between two updates, may save.
         learner.save()
         learner.hand_back(keeper)
+    except FencedError:
+        learner.history.write("fenced", epoch=learner.authority.epoch)
+        raise
     finally:
         keeper.close()
         learner.metrics.close()
@@ -119,12 +125,15 @@ def _build(
         segment_updates=plan.segment_updates if plan else 1,
     )
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-    authority = Authority(client, keys, description, owner, stop)
+    history = History(options.history, "learner")
+    authority = Authority(client, keys, description, owner, stop, history)
     if warning := patience.call("look at the server", lambda: eviction_warning(client)):
         logging.getLogger("dppo").warning("%s", warning)
     wait = partial(stand_by, store, patience, stop) if options.standby else None
     snapshot = take_over(authority, checkpoints, ppo, wait)
     progress = snapshot.progress if snapshot else Progress()
+    if snapshot:
+        history.write("resumed", update=progress.update, epoch=snapshot.epoch, version=snapshot.version)
     consumer = RolloutConsumer(client, keys, authority.restore_stream)
     rule: BatchRule = ElasticBatch(config.ppo.batch_steps, derived.rollout_rows)
     if plan is not None:
@@ -136,6 +145,7 @@ def _build(
         partial(_quarantine, store, patience),
         rule,
         config.staleness_limit,
+        history,
     )
     if snapshot:
         intake.marks = snapshot.marks
@@ -154,6 +164,7 @@ def _build(
         metrics=MetricsFiles(options.run_dir, progress.update),
         patience=patience,
         stop=stop,
+        history=history,
     )
 
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from dppo_redis.errors import FencedError, LeaseHeldError, StoppedError
 from dppo_redis.fenced_writes import EpochMissingError, FencedWrites
+from dppo_redis.history import NO_HISTORY, History, arrays_digest
 from dppo_redis.keys import RunKeys
 from dppo_redis.ledger import Balance, Books, Ledger, Outcome, Settlement
 from dppo_redis.redis_client import Client, Patience, TransientError, translated
@@ -45,7 +46,13 @@ class Authority:
     """The right to write a run's keys, and what was last written to them."""
 
     def __init__(
-        self, client: Client, keys: RunKeys, description: RunDescription, owner: str, stop: StopRequest
+        self,
+        client: Client,
+        keys: RunKeys,
+        description: RunDescription,
+        owner: str,
+        stop: StopRequest,
+        history: History = NO_HISTORY,
     ) -> None:
         self._client = client
         self._keys = keys
@@ -54,6 +61,7 @@ class Authority:
         self._stop = stop
         self._patience = Patience(stop)
         self._description = description
+        self.history = history
         self.boots: dict[str, int] = {}
         self._last: Weights | None = None
         self._looks = 0  # at the weights key
@@ -131,6 +139,7 @@ class Authority:
         self.epoch = epoch
         self.lineage = self.lineage.begin(epoch, self._update)
         _log.info("leading run %s as epoch %d at update %d", self._keys.run, epoch, self._update)
+        self.history.write("acquired", epoch=epoch, update=self._update, lineage=self.lineage.starts)
 
     def release(self) -> None:
         """Hand the lease back, if it is still ours."""
@@ -156,13 +165,26 @@ class Authority:
         self._insist("publish weights", attempt)
 
     def _publish(self, weights: Weights) -> None:
-        stored = self._writes.publish(weights)
+        stored = self._try_publish(weights)
         if stored is not None:  # a version above ours, of a lost or restored past: go above it
             weights = replace(weights, version=stored + 1)
-            self._writes.publish(weights)
+            self._try_publish(weights)
         self.version = weights.version
         self._update = weights.update
         self._last = weights
+
+    def _try_publish(self, weights: Weights) -> int | None:
+        identity = {"epoch": weights.epoch, "version": weights.version}
+        if self.history.is_on:
+            digest = arrays_digest(weights.arrays)
+            self.history.write("publishing", **identity, update=weights.update, digest=digest)
+        try:
+            stored = self._writes.publish(weights)
+        except FencedError:
+            self.history.write("refused", **identity)
+            raise
+        self.history.write("published" if stored is None else "refused", **identity)
+        return stored
 
     def settle(self, settlements: Sequence[Settlement]) -> None:
         """Record final outcomes; one that was already recorded, or whose entry is gone, adds nothing."""
@@ -178,6 +200,10 @@ class Authority:
                 if counts:
                     self.books.ledger.add(settlement.outcome, settlement.reason, settlement.steps)
                     self.books.doubts.pop(settlement.entry_id, None)
+            self.history.write(
+                "settled",
+                entries=[(s.entry_id, s.outcome, n) for s, n in zip(settlements, counted, strict=True)],
+            )
 
         if settlements:
             self._is_settling = True
@@ -222,6 +248,8 @@ class Authority:
             if not self._is_settling:
                 self.books.doubts.clear()
             balance = self.books.audit(counters.entries_added, counters.backlog)
+            if balance.imbalance:
+                self.history.write("booked", imbalance=balance.imbalance)
             if self.books.ledger.counts != counters.ledger:
                 self._writes.write_hash(self.epoch, self._keys.ledger, self.books.ledger.counts)
             self.restore_stream()

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from dppo_redis.entry import Entry
 from dppo_redis.errors import WireError
+from dppo_redis.history import NO_HISTORY, History
 from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.logs import Rarely
 from dppo_redis.pending import POISON_DEATHS
@@ -108,6 +109,7 @@ class Intake:
         quarantine: Quarantine,
         rule: BatchRule,
         max_staleness: int,
+        history: History = NO_HISTORY,
     ) -> None:
         self._entries = entries
         self._spec = spec
@@ -115,6 +117,7 @@ class Intake:
         self._settle = settle
         self._quarantine = quarantine
         self._rule = rule
+        self._history = history
         self._max_staleness = max_staleness
         self._entry_bytes = 1.0
         self._gathered: list[Accepted] = []
@@ -135,6 +138,7 @@ class Intake:
             settlement = self._consider(entry, learner_update, lineage())
             if settlement is not None:
                 dropped.append(settlement)
+                self._remember(entry, settlement)
         self._settle(dropped)
         self._entries.survived()
         self._alarm.look(dropped, bool(self._gathered))
@@ -150,6 +154,12 @@ class Intake:
         self._settle([_refused(accepted.entry_id, "surplus", accepted.header) for accepted in surplus])
         self.settled(surplus)
         return [gathered[i] for i in order]
+
+    def _remember(self, entry: Entry, settlement: Settlement) -> None:
+        """Into the history: what is dropped, before its outcome is recorded."""
+        boot, seq = entry.fields.get(b"boot", b"")[:16], entry.fields.get(b"seq", b"")[:20]
+        outcome, reason = settlement.outcome, settlement.reason
+        self._history.write("dropped", id=entry.id, boot=boot, seq=seq, outcome=outcome, reason=reason)
 
     def marks_of_settled(self) -> Marks:
         """The marks without what is only in hand: another learner process may get that again."""

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 
 from dppo_redis.config import RunConfig
 from dppo_redis.errors import CheckpointError
+from dppo_redis.history import NO_HISTORY, History
 from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.lock_step import LockStep
 from dppo_redis.logs import Rarely
@@ -46,6 +47,7 @@ class Learner:
     metrics: MetricsFiles
     patience: Patience
     stop: StopRequest
+    history: History = NO_HISTORY
 
     def __post_init__(self) -> None:
         self.goal = Goal(self.config.env_steps, self.config.target_return, self.config.target_on)
@@ -58,6 +60,7 @@ class Learner:
         self.train_s_before = self.progress.train_s
         self.saved_at = time.monotonic()
         self.checkpoint_update = -1
+        self.saved_epoch = 0
         self.save_failures = 0
         self.waited_s = 0.0
         self.wait_share = 0.0
@@ -79,6 +82,8 @@ class Learner:
                 self._train(batch)
             elif self.lock_step is not None:
                 self._ask_again()
+            if self.authority.epoch != self.saved_epoch:
+                self.save()  # or a successor on an empty server would take the same epoch again
             self._judge()
         if self.finished is not None:
             self._finish(self.finished)
@@ -130,6 +135,7 @@ class Learner:
         staleness = [self.progress.update - a.header.update for a in accepted]
         batch = stack([a.rollout for a in accepted], staleness)
         report = self.ppo.update(batch, self.progress.trained_steps / self.config.env_steps)
+        self._remember(accepted)
         self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist())
         env_steps = self.authority.env_steps + batch.steps
         if self.progress.update % self.config.publish_every == 0:
@@ -141,6 +147,13 @@ class Learner:
         self._compare(report)
         self._record(report, staleness, time.monotonic() - started)
         self._save_when_due(steps_before)
+
+    def _remember(self, accepted: list[Accepted]) -> None:
+        """Into the history: what was trained on, before its outcome is recorded."""
+        if self.history.is_on:
+            headers = [(a.entry_id, a.header) for a in accepted]
+            rollouts = [(i, h.boot, h.seq, h.epoch, h.version, h.update) for i, h in headers]
+            self.history.write("trained", at=self.progress.update, rollouts=rollouts)
 
     def publish(self, env_steps: int | None = None) -> None:
         """Publish the present weights."""
@@ -193,10 +206,11 @@ class Learner:
             books=self.authority.books,
             actor_boots=self.authority.boots,
         )
-        self.saved_at = time.monotonic()
+        self.saved_at, self.saved_epoch = time.monotonic(), snapshot.epoch
         try:
             self.checkpoints.save(self.ppo, snapshot, self.authority.confirm, milestone=milestone)
             self.checkpoint_update = self.progress.update
+            self.history.write("saved", update=self.progress.update, epoch=snapshot.epoch)
         except CheckpointError as error:
             self.save_failures += 1
             _log.error("%s; training goes on, saving is tried again", error)

@@ -116,6 +116,7 @@ def _train(
         python=sys.executable,
         actors=options.config.actors,
         broker_command=broker.command if broker is not None else None,
+        history=None if options.history is None else options.history.absolute(),
     )
     fleet = Fleet.start(plan, address, lock)  # each service has the credentials of its own role
     client = connect(address if broker is not None else as_role(address, Role.OPERATOR), "dppo-train")

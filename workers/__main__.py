@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.credentials import Role, find_url
 from dppo_redis.environments import inspect, make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, ExitStatus, StoppedError
+from dppo_redis.history import History
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import Rarely, configure
 from dppo_redis.redis_client import Client, Patience, TransientError, connect, translated
@@ -45,6 +47,8 @@ class ActorOptions:
     """Environments stepped together; default: what the run plans"""
     slot: int | None = None
     """Number of this actor in the fleet; default: the next free one"""
+    history: Path | None = None
+    """File to which every event is appended, for checking afterwards; default: none"""
 
 
 def wait_for_description(store: RunStore, patience: Patience, stop: StopRequest) -> RunDescription | None:
@@ -108,6 +112,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         raise ConfigurationError(f"envs_per_actor: 1 to {MAX_ENVIRONMENTS} (got {options.envs_per_actor})")
     url = find_url(options.redis, Role.ACTOR)
     client = connect(url, f"dppo-actor-{options.run}")
+    history = History(options.history, "actor")
     keys = RunKeys(options.run)
     patience = Patience(stop)
     store = RunStore(client, keys)
@@ -130,12 +135,13 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         stats=ActorStats(slot, boot),
         turn=turn,
         build_collector=partial(build_collector, description, options.envs_per_actor, slot),
-        producer=RolloutProducer(client, keys, stop),
+        producer=RolloutProducer(client, keys, stop, history),
         weights=WeightStore(client, keys),
         registry=registry,
         store=store,
         patience=patience,
         stop=stop,
+        history=history,
     )
     aside = Aside(actor, connect(url, f"dppo-actor-{options.run}"), keys)
     limit_s = description.join.env_timeout_s

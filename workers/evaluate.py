@@ -23,6 +23,7 @@ from dppo_redis.credentials import Role, find_url
 from dppo_redis.environments import make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, ExitStatus, StoppedError, WireError
 from dppo_redis.files import write_aside
+from dppo_redis.history import NO_HISTORY, History, arrays_digest
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.redis_client import Patience, connect
@@ -56,6 +57,8 @@ class EvaluatorOptions:
     """Redis URL; default: the environment variable DPPO_REDIS_URL"""
     run_dir: Path | None = None
     """Where the best policy is kept; default: nowhere"""
+    history: Path | None = None
+    """File to which every event is appended, for checking afterwards; default: none"""
 
 
 def evaluate(
@@ -145,6 +148,7 @@ class Evaluator:
     patience: Patience
     stop: StopRequest
     run_dir: Path | None
+    history: History = NO_HISTORY
 
     def run(self) -> None:
         """Evaluate until the run ends, its last weights included, or a stop is asked for."""
@@ -188,6 +192,9 @@ class Evaluator:
             if weights is None:
                 return best
             policy = ActingPolicy(weights, self.description.spec)
+            if self.history.is_on:
+                digest = arrays_digest(weights.arrays)
+                self.history.write("read", epoch=weights.epoch, version=weights.version, digest=digest)
             result = evaluate(policy, self.description, self.stop)
         except (WireError, EnvironmentBrokenError) as error:
             _log.error("no evaluation: %s", error)
@@ -230,14 +237,14 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         raise ConfigurationError(f"{options.run_dir} is not a directory")
     client = connect(find_url(options.redis, Role.EVALUATOR), f"dppo-evaluator-{options.run}")
     keys = RunKeys(options.run)
+    history = History(options.history, "evaluator")
     patience = Patience(stop)
     store = RunStore(client, keys)
     try:
         description = wait_for_description(store, patience, stop)
         if description is not None:
-            evaluator = Evaluator(
-                description, store, WeightStore(client, keys), patience, stop, options.run_dir
-            )
+            weights = WeightStore(client, keys)
+            evaluator = Evaluator(description, store, weights, patience, stop, options.run_dir, history)
             with Watchdog(description.join.env_timeout_s, stop):
                 evaluator.run()
     except StoppedError as error:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.errors import EnvironmentBrokenError, StoppedError, WireError
+from dppo_redis.history import NO_HISTORY, History, arrays_digest
 from dppo_redis.logs import Rarely
 from dppo_redis.redis_client import Patience
 from dppo_redis.registry import Registry
@@ -86,6 +87,7 @@ class Actor:
     refused_in_a_row: int = 0  # rollouts that did not pass this actor's own check
     next_beat: float = 0.0
     rarely: Rarely = field(default_factory=Rarely)
+    history: History = NO_HISTORY
 
     def run(self) -> None:
         """Sample until the run ends or a stop is asked for; a partial rollout is dropped."""
@@ -152,13 +154,19 @@ class Actor:
             return policy
         try:
             weights = self.patience.call("fetch weights", self.weights.fetch)
-            return policy if weights is None else ActingPolicy(weights, self.description.spec)
+            if weights is None:
+                return policy
+            taken = ActingPolicy(weights, self.description.spec)
         except WireError as error:
             self.stats.last_error = str(error)
             if self.rarely.due():
                 _log.warning("keeping the old policy: %s", error)
             self.stop.sleep(_LONGEST_PAUSE_S)
             return policy
+        if self.history.is_on:
+            digest = arrays_digest(weights.arrays)
+            self.history.write("read", epoch=weights.epoch, version=weights.version, digest=digest)
+        return taken
 
     def _push(self, rollout: Rollout, policy: ActingPolicy) -> Situation | None:
         """Send a rollout; None when it was dropped here, or what else there was to see is not known."""

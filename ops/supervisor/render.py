@@ -25,6 +25,7 @@ class FleetPlan:
     python: str
     actors: int
     broker_command: Sequence[str] | None  # None: the Redis already runs elsewhere
+    history: Path | None = None  # directory for one file of events for each service
 
     @property
     def control_socket(self) -> Path:
@@ -37,7 +38,8 @@ def render(plan: FleetPlan) -> str:
     Raises:
         ConfigurationError: a path that supervisord's format cannot hold.
     """
-    for path in (plan.run_dir, plan.private_dir, plan.working_dir, Path(plan.python)):
+    paths = (plan.run_dir, plan.private_dir, plan.working_dir, Path(plan.python), plan.history)
+    for path in filter(None, paths):
         _check(path)
     sections = [_supervisord(plan)]
     if plan.broker_command is not None:
@@ -45,8 +47,8 @@ def render(plan: FleetPlan) -> str:
         sections.append(_program(plan, "broker", broker, priority=10, stop_wait_s=10, restart="true"))
     run = ["--run", plan.run]
     directory = ["--run-dir", str(plan.run_dir)]
-    learner = [plan.python, "-P", "-m", "learner", *run, *directory]
-    evaluator = [plan.python, "-P", "-m", "workers.evaluate", *run, *directory]
+    learner = [plan.python, "-P", "-m", "learner", *run, *directory, *_history(plan, "learner")]
+    evaluator = [plan.python, "-P", "-m", "workers.evaluate", *run, *directory, *_history(plan, "evaluator")]
     actor = [plan.python, "-P", "-m", "workers", *run, "--slot"]
     sections.append(_program(plan, "learner", learner, priority=50, stop_wait_s=LEARNER_STOP_WAIT_S))
     sections.append(_program(plan, "evaluator", evaluator, priority=80, stop_wait_s=5))
@@ -91,6 +93,8 @@ def _program(
     numbering = ""
     if numbered is not None:
         text += " %(process_num)d"
+        if plan.history is not None:
+            text += f" --history {_value(shlex.quote(str(plan.history)))}/{name}_%(process_num)03d.jsonl"
         log = f"{name}_%(process_num)03d"
         numbering = f"process_name=%(program_name)s_%(process_num)03d\nnumprocs={numbered}\n"
     return f"""\
@@ -111,6 +115,10 @@ stdout_logfile_maxbytes=5MB
 stdout_logfile_backups=1
 environment=PYTHONUNBUFFERED="1",OMP_NUM_THREADS="1",OPENBLAS_NUM_THREADS="1",MKL_NUM_THREADS="1"
 """
+
+
+def _history(plan: FleetPlan, service: str) -> list[str]:
+    return [] if plan.history is None else ["--history", str(plan.history / f"{service}.jsonl")]
 
 
 def _value(value: object) -> str:

@@ -271,6 +271,15 @@ class TestInterference:
             run.wait_for_updates(2)
             assert run.status()["epoch"] == "2"
 
+    def test_an_epoch_that_was_taken_after_flushall_is_in_a_checkpoint_at_once(
+        self, private_server: RedisServer, private_client: Client, keys: RunKeys, tmp_path: Path
+    ) -> None:
+        with training(private_server, private_client, keys, tmp_path, ENDLESS) as run:
+            run.wait_for_updates(1)
+            assert newest_checkpoint(tmp_path)["epoch"] == 1
+            private_client.flushall()
+            wait_until(lambda: newest_checkpoint(tmp_path)["epoch"] == 2, 10, "it is saved")
+
     def test_training_goes_on_after_a_restart_of_the_server(
         self, private_server: RedisServer, private_client: Client, keys: RunKeys, tmp_path: Path
     ) -> None:

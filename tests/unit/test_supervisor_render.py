@@ -109,6 +109,17 @@ class TestActors:
         assert actor == [PYTHON, "-P", "-m", "workers", "--run", "cartpole-1", "--slot", "1"]
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_each_service_is_told_a_history_file_of_its_own(tmp_path: Path, place: str) -> None:
+    plan = replace(make_plan(tmp_path, broker=None), history=tmp_path / place)
+    files = {}
+    for name, process in programs(plan).items():
+        words = command(process)
+        files[name] = words[words.index("--history") + 1]
+    assert files == {name: str(tmp_path / place / f"{name}.jsonl") for name in files}
+    assert len(files) == 4
+
+
 class TestSupervision:
     def test_actors_stop_first_and_the_broker_last(self, tmp_path: Path) -> None:
         groups = sorted(parse(make_plan(tmp_path)).process_group_configs, key=lambda group: -group.priority)

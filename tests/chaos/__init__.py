@@ -1,0 +1,1 @@
+"""Attacks on a running fleet, and the proof that its promises held: `make chaos`."""

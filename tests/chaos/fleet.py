@@ -1,0 +1,231 @@
+"""A fleet to be attacked: `dppo-redis train` behind a proxy, on a server and a disk of its own.
+
+The injector has a way to the server that no fault touches, and writes what it does into the history.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self, cast
+
+import redis
+
+from dppo_redis.history import History
+from dppo_redis.keys import RunKeys
+from dppo_redis.ledger import Outcome
+from dppo_redis.redis_client import connect
+from dppo_redis.run_store import PAUSE, RunStore
+from ops.broker import find_server
+from tests.chaos.proxy import Proxy
+from tests.chaos.story import Event, parse
+from tests.conftest import RedisServer
+from tests.e2e.support import LEARNER, Command
+
+NAME = "chaos"
+_POLL_S = 0.05
+_DISK = "64m"
+
+
+class ChaosError(Exception):
+    """The fleet did not come to where the injector waited for it."""
+
+
+def wait_for(condition: Callable[[], bool], deadline_s: float, what: str) -> None:
+    """Return once `condition` holds; raise ChaosError after `deadline_s`."""
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise ChaosError(f"waited {deadline_s:g} s in vain until {what}")
+        time.sleep(_POLL_S)
+
+
+class Fleet:
+    """One training run, and everything that can be done to it."""
+
+    def __init__(self, settings: Sequence[str], actors: int) -> None:
+        self._settings = settings
+        self.actors = actors
+        self.place = Path(tempfile.mkdtemp(prefix="chaos-"))
+        self.histories = self.place / "history"
+        self.run_dir = self.place / "disk" / "run"
+        self.disk_is_small = _mount(self.run_dir.parent)
+        self.server = RedisServer(find_server())
+        self.server.start()
+        self.proxy = Proxy(self.server.url.removeprefix("unix://"))
+        self.keys = RunKeys(NAME)
+        self.client = connect(self.server.url, "chaos")
+        self.store = RunStore(self.client, self.keys)
+        self.history = History(self.histories / "injector.jsonl", "injector")
+        self.command = self._start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.command.__exit__()
+        self.proxy.close()
+        self.client.connection_pool.disconnect()
+        self.server.close()
+        if self.disk_is_small:
+            subprocess.run(["umount", "--lazy", str(self.run_dir.parent)], check=False)
+        shutil.rmtree(self.place, ignore_errors=True)
+
+    def _start(self, *more: str) -> Command:
+        places = ("--run", NAME, "--run-dir", str(self.run_dir), "--history", str(self.histories))
+        return Command("train", *places, "--redis", self.proxy.url, *self._settings, *more, cwd=self.place)
+
+    def wait_for_its_end(self) -> None:
+        """Until the command and all it started have ended."""
+        wait_for(lambda: not self.command.running, 60, "the command has ended")
+        wait_for(lambda: not self.command.command_lines(), 60, "its services have ended")
+        self.command.__exit__()
+
+    def resume(self) -> None:
+        """What an operator does then."""
+        self.command = self._start("--resume")
+
+    # Processes
+
+    def actor(self, slot: int) -> int:
+        return self.pid("--slot", str(slot))
+
+    def learner(self) -> int:
+        return self.pid(*LEARNER)
+
+    def pid(self, *words: str) -> int:
+        """The process with these words in its command line, waiting for it."""
+        wait_for(lambda: self.command.pid_of(*words) is not None, 30, f"there is a process {words}")
+        return self.command.pid_of(*words) or 0
+
+    def second_learner(self) -> Command:
+        """Another learner of the same run, started by hand."""
+        history = self.histories / "second_learner.jsonl"
+        places = ("--run", NAME, "--run-dir", str(self.run_dir), "--history", str(history))
+        return Command("learner", *places, "--redis", self.proxy.url, cwd=self.place)
+
+    # Keys
+
+    def number(self, key: str, field: str) -> int:
+        """A number of a hash; 0 where there is none, or no hash, or no server."""
+        try:
+            return int(float(cast(bytes, self.client.hget(key, field)) or 0))
+        except (redis.RedisError, ValueError):
+            return 0
+
+    @property
+    def update(self) -> int:
+        return self.number(self.keys.weights, "update")
+
+    @property
+    def trained_steps(self) -> int:
+        return self.number(self.keys.weights, "steps")
+
+    def status(self) -> dict[str, str]:
+        """The keeper's last report; empty while there is none."""
+        try:
+            return self.store.status()
+        except redis.RedisError:
+            return {}
+
+    def heard(self) -> dict[int, tuple[int, int]]:
+        """(boot, pushes) that each planned actor last reported."""
+        keys = {slot: self.keys.actor(slot) for slot in range(self.actors)}
+        return {slot: (self.number(key, "boot"), self.number(key, "pushes")) for slot, key in keys.items()}
+
+    def harvest(self) -> tuple[str, dict[bytes, bytes]]:
+        """An entry of the stream as it is."""
+        found: list[Any] = []
+
+        def some() -> bool:
+            with contextlib.suppress(redis.RedisError):
+                found.extend(cast(Any, self.client.xrange(self.keys.rollouts, count=1)))
+            return bool(found)
+
+        wait_for(some, 30, "there is an entry in the stream")
+        return found[0][0].decode(), found[0][1]
+
+    def removed(self, entries: int | None, *, resets: bool) -> None:
+        """Say in the history how many entries a fault took from the stream; None: all there were."""
+        self.history.write("removed", entries=entries, resets=resets)
+
+    # The disk
+
+    def fill_disk(self) -> Path:
+        """Leave no byte free; returns the file that does it."""
+        filler = self.run_dir.parent / "filler"
+        with filler.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
+            while True:
+                stream.write(bytes(4096))
+        return filler
+
+    # The end
+
+    def rest(self) -> None:
+        """Pause actors and learner, wait until nothing moves, and write down the books."""
+        self.store.set_state(PAUSE)
+        seen: list[tuple[int, int]] = []
+
+        def still() -> bool:
+            counters = self.store.counters()
+            seen.append((counters.entries_added, counters.backlog))
+            recent = seen[-int(3 / _POLL_S) :]
+            return len(recent) == int(3 / _POLL_S) and len(set(recent)) == 1
+
+        wait_for(still, 60, "the fleet has come to rest")
+        status = self.store.status()
+        counters = self.store.counters()
+        entries = [
+            (entry_id.decode(), fields.get(b"boot", b"")[:16], fields.get(b"seq", b"")[:20])
+            for entry_id, fields in cast(list[Any], self.client.xrange(self.keys.rollouts))
+        ]
+        self.history.write(
+            "final",
+            entries_added=counters.ledger.get("entries_before", 0) + counters.entries_added,
+            backlog=counters.backlog,
+            ledger={outcome.value: counters.ledger.get(outcome.value, 0) for outcome in Outcome},
+            imbalance=int(status["imbalance"]),
+            entries=entries,
+        )
+
+    def events(self) -> Iterator[Event]:
+        """Everything that all services and the injector wrote."""
+        for file in sorted(self.histories.glob("*.jsonl")):
+            with file.open(encoding="utf-8") as lines:
+                yield from parse(lines)
+
+    def keep(self, directory: Path) -> None:
+        """Copy histories and logs, for looking at them afterwards."""
+        shutil.copytree(self.histories, directory / "history")
+        shutil.copytree(self.run_dir / "logs", directory / "logs")
+        (directory / "train.err").write_text(self.command.err)
+
+
+def _mount(place: Path) -> bool:
+    """Make a small disk of its own there; False where that is not allowed."""
+    place.mkdir()
+    if os.geteuid() != 0:
+        return False
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "tmpfs", str(place)]
+    return subprocess.run(mount, check=False, capture_output=True).returncode == 0
+
+
+def signal_process(pid: int, number: signal.Signals) -> None:
+    """Send a signal; a process that has gone needs none."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """A process that stands still for as long as the block takes."""
+    signal_process(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        signal_process(pid, signal.SIGCONT)

@@ -1,0 +1,155 @@
+"""Attacks a fleet with faults in a seeded order, measures how long it takes to recover, and judges the end.
+
+python -m tests.chaos --seconds 1800 --seed 1
+"""
+
+import contextlib
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import redis
+
+from dppo_redis.registry import number
+from tests.chaos.checker import check, describe
+from tests.chaos.faults import FAULTS, Fault
+from tests.chaos.fleet import ChaosError, Fleet
+
+_FIRST_UPDATE_S = 60.0
+_LONGEST_RECOVERY_S = 60.0
+_POLL_S = 0.05
+
+
+@dataclass
+class Report:
+    """What an attack has shown."""
+
+    recoveries: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # seconds, by fault
+    seconds: float = 0.0
+    best_evaluation: float = float("-inf")
+    best_training: float = float("-inf")  # mean return of the last 100 episodes
+    numbers: dict[str, Any] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)  # promises, as sentences
+
+    @property
+    def faults(self) -> int:
+        return sum(map(len, self.recoveries.values()))
+
+
+@dataclass
+class Injector:
+    """Injects one fault after the other, each after the fleet has recovered from the one before."""
+
+    fleet: Fleet
+    rng: random.Random
+    kinds: Sequence[Fault] = FAULTS
+    report: Report = field(default_factory=Report)
+    say: bool = False
+
+    def run(self, seconds: float) -> Report:
+        """Attack for so long, at least with each kind once when `seconds` is 0; then judge."""
+        started = time.monotonic()
+        max_staleness = self._begin()
+        try:
+            for fault in self._order(once=seconds == 0):
+                self._inject(fault)
+                if seconds and time.monotonic() - started > seconds:
+                    break
+            self.fleet.rest()
+        except (ChaosError, OSError, redis.RedisError) as error:
+            self.report.broken.append(f"{type(error).__name__}: {error}")
+        self.report.seconds = time.monotonic() - started
+        events = list(self.fleet.events())
+        self.report.broken += check(events, max_staleness)
+        self.report.numbers = describe(events)
+        return self.report
+
+    def _begin(self) -> int:
+        deadline = time.monotonic() + _FIRST_UPDATE_S
+        while self.fleet.update < 3 or not self.fleet.status():
+            if time.monotonic() > deadline:
+                raise ChaosError(f"no update within {_FIRST_UPDATE_S:g} s: {self.fleet.command.err}")
+            time.sleep(_POLL_S)
+        return int(self.fleet.status()["staleness_limit"])
+
+    def _order(self, *, once: bool) -> Iterator[Fault]:
+        """Every kind once in a random order, then again in another one."""
+        while True:
+            yield from self.rng.sample(self.kinds, len(self.kinds))
+            if once:
+                return
+
+    def _inject(self, fault: Fault) -> None:
+        kind = fault.__name__.replace("_", " ")
+        self.fleet.history.write("fault", kind=kind)
+        fault(self.fleet, self.rng)
+        self.fleet.history.write("fault over", kind=kind)
+        took_s = self._recovery_s()
+        self.report.recoveries[kind].append(took_s)
+        self.fleet.history.write("recovered", kind=kind, seconds=round(took_s, 3))
+        if self.say:
+            print(f"{self.report.faults:4d}  {kind:34s} recovered after {took_s:5.2f} s", flush=True)
+        time.sleep(self.rng.uniform(0.2, 1.5))
+
+    def _recovery_s(self) -> float:
+        """Time until trained steps grow, the books balance and every planned actor pushes again.
+
+        Raises:
+            ChaosError: that never happened.
+        """
+        fleet, over = self.fleet, time.monotonic()
+        over_at = time.time()
+        lowest, heard = None, fleet.heard()
+        grown = False
+        silent = set(heard)
+        while time.monotonic() - over < _LONGEST_RECOVERY_S:
+            status = fleet.status()
+            self._note_returns(status)
+            if steps := fleet.trained_steps:  # 0 while the weights are gone
+                lowest = min(lowest or steps, steps)
+                grown = grown or lowest < steps
+            silent = {slot for slot in silent if not self._pushes(fleet.heard()[slot], heard[slot])}
+            # The keeper's report is from after the fault, and from after its own look at the books.
+            balanced = number(status.get("time")) > over_at and status.get("imbalance") == "0"
+            if grown and balanced and not silent:
+                return time.monotonic() - over
+            time.sleep(_POLL_S)
+        raise ChaosError(
+            f"no recovery within {_LONGEST_RECOVERY_S:g} s: trained steps grow: {grown}, "
+            f"imbalance {status.get('imbalance')!r}, silent actors {sorted(silent)}"
+        )
+
+    @staticmethod
+    def _pushes(now: tuple[int, int], before: tuple[int, int]) -> bool:
+        """Whether an actor has pushed since, or a new one in its place has."""
+        return now[1] > 0 and now != before
+
+    def _note_returns(self, status: dict[str, str]) -> None:
+        evaluated = self.fleet.number(self.fleet.keys.evaluation, "return_mean")
+        self.report.best_evaluation = max(self.report.best_evaluation, evaluated)
+        with contextlib.suppress(ValueError):
+            self.report.best_training = max(
+                self.report.best_training, float(status.get("return_mean") or "nan")
+            )
+
+
+def to_markdown(report: Report) -> str:
+    """The report as a table."""
+    lines = ["| fault | times | median recovery s | longest recovery s |", "|---|---|---|---|"]
+    for kind, seconds in sorted(report.recoveries.items()):
+        lines.append(f"| {kind} | {len(seconds)} | {median(seconds):.1f} | {max(seconds):.1f} |")
+    lines += ["", "| number | value |", "|---|---|"]
+    figures = {
+        "seconds": round(report.seconds),
+        "faults": report.faults,
+        "best evaluation": report.best_evaluation,
+        "best mean of 100 training episodes": round(report.best_training, 1),
+        **report.numbers,
+    }
+    lines += [f"| {name} | {value} |" for name, value in figures.items()]
+    lines += ["", "Verdict: clean." if not report.broken else "Verdict: broken promises:"]
+    return "\n".join(lines + [f"* {sentence}" for sentence in report.broken[:50]]) + "\n"

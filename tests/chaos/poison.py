@@ -1,0 +1,76 @@
+"""Hostile entries, made from a good one: each must be refused with a reason and hurt nobody."""
+
+import random
+import secrets
+from collections.abc import Callable
+
+import msgpack
+
+from dppo_redis.wire import checksum
+
+Entry = dict[bytes, bytes]
+
+
+def _with(entry: Entry, payload: bytes) -> Entry:
+    """The entry with another payload and a header that fits it."""
+    return {**entry, b"payload": payload, b"crc": b"%d" % checksum(payload)}
+
+
+def _random_bytes(entry: Entry, rng: random.Random) -> Entry:
+    return _with(entry, rng.randbytes(rng.randrange(2000)))
+
+
+def _cut_short(entry: Entry, rng: random.Random) -> Entry:
+    return _with(entry, entry[b"payload"][: rng.randrange(len(entry[b"payload"]))])
+
+
+def _flipped(entry: Entry, rng: random.Random) -> Entry:
+    """One byte differs; the checksum is that of the good one."""
+    damaged = bytearray(entry[b"payload"])
+    damaged[rng.randrange(len(damaged))] ^= 1 + rng.randrange(255)
+    return {**entry, b"payload": bytes(damaged)}
+
+
+def _nested(entry: Entry, rng: random.Random) -> Entry:
+    return _with(entry, b"\x91" * rng.randrange(1000, 100_000))
+
+
+def _lying_about_size(entry: Entry, rng: random.Random) -> Entry:
+    arrays = {"observations": ["f4", [2**20, 2**20, rng.randrange(9)], b""]}
+    return _with(entry, msgpack.packb({"schema": 1, "arrays": arrays}))
+
+
+def _other_type(entry: Entry, _rng: random.Random) -> Entry:
+    return _with(entry, msgpack.packb({"schema": 1, "arrays": {"rewards": ["O", [1], b"pickle"]}}))
+
+
+def _not_finite(entry: Entry, _rng: random.Random) -> Entry:
+    payload = entry[b"payload"]
+    rewards = payload.index(b"rewards") + 40  # inside the array, whatever its header's length
+    return _with(entry, payload[:rewards] + b"\xff" * 8 + payload[rewards + 8 :])
+
+
+def _without_a_field(entry: Entry, rng: random.Random) -> Entry:
+    gone = rng.choice(sorted(entry))
+    return {name: value for name, value in entry.items() if name != gone} or {b"x": b""}
+
+
+def _absurd_numbers(entry: Entry, rng: random.Random) -> Entry:
+    name = rng.choice([b"seq", b"epoch", b"update", b"steps", b"crc"])
+    return {**entry, name: rng.choice([b"-1", b"9" * 40, b"nan", b"", b"\xff\x00"])}
+
+
+def _of_another_run(entry: Entry, _rng: random.Random) -> Entry:
+    return {**entry, b"spec": b"0123456789abcdef"}
+
+
+POISONS: tuple[Callable[[Entry, random.Random], Entry], ...] = (
+    _random_bytes, _cut_short, _flipped, _nested, _lying_about_size, _other_type, _not_finite,
+    _without_a_field, _absurd_numbers, _of_another_run,
+)  # fmt: skip
+
+
+def poisoned(entry: Entry, rng: random.Random) -> list[Entry]:
+    """One entry of each kind, each of an actor of its own."""
+    own = {name: value for name, value in entry.items() if name != b"boot"}
+    return [poison({**own, b"boot": secrets.token_hex(8).encode()}, rng) for poison in POISONS]

@@ -1,0 +1,237 @@
+"""A checker that never fails proves nothing: with one guard taken out, the same attack must be noticed.
+
+The services run in this process, on a real server behind the proxy. The attack provokes what each
+guard is there for: a settle whose reply is lost, a rollout that comes twice, one that comes too late,
+and a learner that is replaced without knowing it.
+"""
+
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import tomli_w
+
+from dppo_redis import scripts
+from dppo_redis.errors import ExitStatus, FencedError
+from dppo_redis.history import History
+from dppo_redis.keys import RunKeys
+from dppo_redis.ledger import Outcome
+from dppo_redis.redis_client import Client
+from dppo_redis.rollout_stream import RolloutProducer
+from dppo_redis.shutdown import StopRequest
+from learner.__main__ import _serve
+from learner.authority import Authority
+from learner.intake import Marks
+from learner.staleness import Verdict
+from tests.chaos.checker import check
+from tests.chaos.proxy import Proxy
+from tests.chaos.story import Event, parse
+from tests.conftest import RedisServer, opened, wait_until
+from tests.factories import make_config, make_model
+from tests.integration.actor_side import SLOT, make_actor
+from tests.integration.learner_side import in_background
+from tests.integration.test_learner import config_of, description_of
+from workers.__main__ import build_collector
+
+LIMIT = make_config(env_id="CartPole-v1").max_staleness
+CONFIG = config_of(env_steps=10**9)
+DESCRIPTION = description_of(CONFIG)
+SETTLE = b"\r\ntrained\r\n$0\r\n"
+DEADLINE_S = 30.0
+
+
+@dataclass
+class Attack:
+    """A learner and an actor in threads, and what is done to them."""
+
+    client: Client
+    keys: RunKeys
+    proxy: Proxy
+    directory: Path
+    learner: Future[ExitStatus]
+    actor: Future[None]
+    stop: StopRequest
+    history: History
+
+    @property
+    def update(self) -> int:
+        return int(cast(Any, self.client.hget(self.keys.weights, "update")) or 0)
+
+    def go_on(self) -> None:
+        """Let the learner make some more updates."""
+        target = self.update + 3
+        wait_until(lambda: self.update >= target, DEADLINE_S, f"update {target}")
+
+    def harvest(self) -> dict[bytes, bytes]:
+        """An entry of the stream as it is."""
+
+        def first() -> list[Any]:
+            return cast(list[Any], self.client.xrange(self.keys.rollouts, count=1))
+
+        found = first()
+        while not found:
+            assert not self.learner.done()
+            found = first()
+        return cast(dict[bytes, bytes], found[0][1])
+
+    def add(self, entry: dict[bytes, bytes]) -> None:
+        self.client.xadd(self.keys.rollouts, cast(Any, entry))
+
+    def a_rollout_comes_twice(self) -> None:
+        for _ in range(3):
+            self.add(self.harvest())
+        self.go_on()
+
+    def a_settle_loses_its_reply(self) -> None:
+        self.proxy.lose_reply("learner", SETTLE)
+        wait_until(lambda: self.proxy.replies_lost > 0, DEADLINE_S, "the reply is lost")
+        self.go_on()
+
+    def a_rollout_comes_too_late(self) -> None:
+        entry = {**self.harvest(), b"boot": secrets.token_hex(8).encode()}
+        weights = {name: int(entry[name.encode()]) for name in ("epoch", "version", "update")}
+        wait_until(lambda: self.update > weights["update"] + LIMIT + 1, DEADLINE_S, "it is too old")
+        boot, seq = entry[b"boot"].decode(), int(entry[b"seq"])
+        self.history.write("injected", boot=boot, seq=seq, **weights)
+        self.add(entry)
+        self.go_on()
+
+    def another_learner_takes_over(self) -> Authority:
+        """As if this one's lease had run out unnoticed; it must not get a word in any more."""
+        history = History(self.directory / "second.jsonl", "learner")
+        second = Authority(self.client, self.keys, DESCRIPTION, "second", self.stop, history)
+        pipeline = self.client.pipeline()
+        pipeline.delete(self.keys.lease)
+        pipeline.incr(self.keys.epoch)
+        epoch = pipeline.execute()[1]
+        second.acquire(known_epoch=epoch, update=self.update)
+        arrays = make_model(DESCRIPTION.spec).acting_arrays()
+        second.publish(arrays, self.update, trained_steps=0, env_steps=0)
+        return second
+
+    def comes_to_rest(self, second: Authority) -> None:
+        """Give the first learner the time to do harm; then end everything and write down the books."""
+        target = self.update + 3
+        wait_until(lambda: self.learner.done() or self.update >= target, DEADLINE_S, "the first one ends")
+        self.stop.request()
+        self.actor.exception(DEADLINE_S)
+        assert isinstance(self.learner.exception(DEADLINE_S), FencedError | None)
+        balance = second.audit()
+        entries = [
+            (entry_id, fields[b"boot"], fields[b"seq"])
+            for entry_id, fields in cast(Any, self.client.xrange(self.keys.rollouts))
+        ]
+        ledger = {outcome.value: second.books.ledger.of(outcome) for outcome in Outcome}
+        self.history.write(
+            "final", ledger=ledger, entries=entries, entries_added=balance.entries_added,
+            backlog=balance.backlog, imbalance=balance.imbalance,
+        )  # fmt: skip
+
+
+@contextmanager
+def attack(server: RedisServer, directory: Path) -> Iterator[Attack]:
+    """A learner behind the proxy, and an actor with a way of its own."""
+    keys = RunKeys("mutated")
+    values = CONFIG.model_dump(exclude_none=True, mode="json")
+    (directory / "config.toml").write_text(tomli_w.dumps(values), encoding="utf-8")
+    stop = StopRequest()
+    with ExitStack() as stack:
+        client = stack.enter_context(opened(server.url))
+        mine = stack.enter_context(opened(server.url, "actor"))
+        proxy = stack.enter_context(Proxy(server.url.removeprefix("unix://")))
+        argv = ["--run", keys.run, "--run-dir", str(directory), "--redis", proxy.url]
+        argv += ["--history", str(directory / "learner.jsonl")]
+        learner = stack.enter_context(in_background(lambda: _serve(argv, stop), stop))
+        actor = make_actor(mine, keys, stop, partial(build_collector, DESCRIPTION, None, SLOT), DESCRIPTION)
+        history = History(directory / "actor.jsonl", "actor")
+        actor = replace(actor, producer=RolloutProducer(mine, keys, stop, history), history=history)
+        acting = stack.enter_context(in_background(actor.run, stop))
+        injector = History(directory / "injector.jsonl", "injector")
+        yield Attack(client, keys, proxy, directory, learner, acting, stop, injector)
+
+
+def verdict_of_an_attack(server: RedisServer, directory: Path) -> list[str]:
+    """What the checker says after everything that this file provokes."""
+    with attack(server, directory) as attacked:
+        attacked.go_on()
+        attacked.a_rollout_comes_twice()
+        attacked.a_settle_loses_its_reply()
+        attacked.a_rollout_comes_too_late()
+        second = attacked.another_learner_takes_over()
+        attacked.comes_to_rest(second)
+    events: list[Event] = []
+    for file in directory.glob("*.jsonl"):
+        events += parse(file.read_text().splitlines())
+    return check(events, LIMIT)
+
+
+def test_the_attack_is_survived_when_every_guard_is_in_place(
+    private_server: RedisServer, tmp_path: Path
+) -> None:
+    assert verdict_of_an_attack(private_server, tmp_path) == []
+
+
+def _without(name: str, *guards: tuple[str, str]) -> str:
+    """The text of a script with a guard taken out."""
+    text = scripts.source(name)
+    for guard, nothing in guards:
+        assert guard in text
+        text = text.replace(guard, nothing)
+    return text
+
+
+def _no_settle_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = _without("settle", ("if removed == 1 then", "if true then"))
+    _replace_scripts(monkeypatch, {"settle": text})
+
+
+def _no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    fence = ("if epoch ~= ARGV[1] then", "if false then")
+    texts = {name: _without(name, fence) for name in ("publish", "settle", "write")}
+    texts["acquire"] = _without(
+        "acquire",
+        ("if holder and holder ~= owner then", "if false then"),
+        ("if mine > 0 and epoch > mine then", "if false then"),
+        ("if mine > 0 and epoch == mine then", "if mine > 0 then"),
+    )
+    _replace_scripts(monkeypatch, texts)
+
+
+def _replace_scripts(monkeypatch: pytest.MonkeyPatch, texts: dict[str, str]) -> None:
+    sound = scripts.source
+    monkeypatch.setattr("dppo_redis.fenced_writes.source", lambda name: texts.get(name) or sound(name))
+
+
+def _no_duplicate_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Marks, "is_duplicate", lambda *_: False)
+
+
+def _no_staleness_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learner.intake.judge", lambda *_, **__: Verdict.FRESH)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "sentence"),
+    [
+        (_no_settle_guard, r"outcomes more than entries"),
+        (_no_fence, "was published after a later epoch had begun"),
+        (_no_duplicate_mark, r"was trained \d times"),
+        (_no_staleness_check, f"updates old, limit {LIMIT}"),
+    ],
+)
+def test_without_a_guard_the_checker_names_what_went_wrong(
+    private_server: RedisServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mutate: Callable[[pytest.MonkeyPatch], None],
+    sentence: str,
+) -> None:
+    mutate(monkeypatch)
+    assert re.search(sentence, "\n".join(verdict_of_an_attack(private_server, tmp_path)))
