@@ -52,7 +52,7 @@ class Learner:
         self.finished: Finished | None = None
         self.published_update = -1
         self.published_at = 0.0
-        self.missed_before = 0  # rollouts lost or damaged until the last publication
+        self.missed_before = 0  # signs of lost rollouts until the last publication
         self.evaluation: Evaluation | None = None
         self.train_began: float | None = None  # monotonic; when the first rollout came
         self.train_s_before = self.progress.train_s
@@ -140,7 +140,9 @@ class Learner:
         self.missed_before = self._missed()
 
     def _missed(self) -> int:
-        return self.authority.books.ledger.of(Outcome.LOST) + self.intake.damaged
+        """How often something has shown that rollouts may be lost."""
+        authority = self.authority
+        return authority.books.ledger.of(Outcome.LOST) + authority.streams_made + self.intake.damaged
 
     def _ask_again(self) -> None:
         """In lock-step mode nothing replaces a rollout that was lost but its own actor.
@@ -149,7 +151,7 @@ class Learner:
         """
         waited_s = time.monotonic() - self.published_at
         if waited_s >= _ASK_PERIOD_S and self._missed() > self.missed_before:
-            _log.warning("rollouts of update %d were lost: asking for them again", self.progress.update)
+            _log.warning("rollouts may be lost: asking for those of update %d again", self.progress.update)
             self.publish()
         elif self.lock_step and waited_s >= _LONG_WAIT_S and self.rarely.due():
             awaited = sorted(set(range(self.lock_step.actors)) - self.intake.slots)
