@@ -52,6 +52,7 @@ class Learner:
         self.finished: Finished | None = None
         self.published_update = -1
         self.published_at = 0.0
+        self.said_to_wait = 0.0  # published_at of the weights whose rollouts are long in coming
         self.missed_before = 0  # signs of lost rollouts until the last publication
         self.evaluation: Evaluation | None = None
         self.train_began: float | None = None  # monotonic; when the first rollout came
@@ -153,9 +154,10 @@ class Learner:
         if waited_s >= _ASK_PERIOD_S and self._missed() > self.missed_before:
             _log.warning("rollouts may be lost: asking for those of update %d again", self.progress.update)
             self.publish()
-        elif self.lock_step and waited_s >= _LONG_WAIT_S and self.rarely.due():
+        elif self.lock_step and waited_s >= _LONG_WAIT_S and self.said_to_wait != self.published_at:
+            self.said_to_wait = self.published_at
             awaited = sorted(set(range(self.lock_step.actors)) - self.intake.slots)
-            _log.warning("update %d waits for slots %s", self.progress.update, awaited)
+            _log.warning("update %d waits for the rollouts of slots %s", self.progress.update, awaited)
 
     def _save_when_due(self, steps_before: int) -> None:
         """By the clock; in lock-step mode, where a run must be able to go on exactly, by the update."""
