@@ -149,6 +149,7 @@ def test_lock_step_mode_is_refused_with_another_publication_interval_than_1() ->
 
 def test_the_staleness_limit_of_lock_step_mode_is_0_whatever_max_staleness_says() -> None:
     assert make_config(lock_step=True, max_staleness=7).staleness_limit == 0
+    assert make_config(lock_step=True, max_staleness=0).staleness_limit == 0
     assert make_config(max_staleness=7).staleness_limit == 7
 
 

@@ -173,10 +173,18 @@ class TestTurn:
         assert turn.build(failures=0) == (21, 0)
         assert turn.build(failures=1) == (21, 1)
 
+    def test_environments_that_missed_a_part_of_the_last_update_are_built_anew(
+        self, turn: InLockStep
+    ) -> None:
+        give(turn, weights(0, 1), rollouts=1)
+        turn.take_up(weights(1, 2))
+        assert turn.starts_anew()
+
     def test_a_new_start_is_made_once(self, turn: InLockStep) -> None:
         """Also where the first rollout of it was not usable and nothing was sent."""
         turn.take_up(weights(0, 1))
         turn.build(failures=0)
         assert not turn.starts_anew()
+        give(turn, weights(0, 1))
         turn.take_up(weights(1, 2))
         assert not turn.starts_anew()
