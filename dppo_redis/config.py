@@ -211,7 +211,7 @@ class RunConfig(Section):
                 f"lock_step trains every update on rollouts of its own weights (publish_every is "
                 f"{self.publish_every}): set publish_every to 1"
             )
-        if self.max_staleness < self.publish_every:
+        if self.staleness_limit < self.publish_every and not self.lock_step:
             raise ConfigurationError(
                 f"max_staleness ({self.max_staleness}) must be at least publish_every "
                 f"({self.publish_every}), or every rollout would be dropped: "

@@ -73,6 +73,7 @@ class Authority:
         self.lineage = Lineage()
         self.books = Books(Ledger())
         self._is_settling = False
+        self.streams_made = 0  # what an older one held after the last audit was never counted
 
     # Taking and handing back the lease
 
@@ -223,6 +224,7 @@ class Authority:
         with self._lock:
             if ensure_group(self._client, self._keys):
                 self.books.stream_is_new = True
+                self.streams_made += 1
 
     def _insist(self, what: str, action: Callable[[], T]) -> T:
         """Repeat `action`, under the lock, while Redis is away; renews an epoch that was wiped."""

@@ -54,7 +54,8 @@ class Learner:
         self.finished: Finished | None = None
         self.published_update = -1
         self.published_at = 0.0
-        self.missed_before = 0  # rollouts lost or damaged until the last publication
+        self.said_to_wait = 0.0  # published_at of the weights whose rollouts are long in coming
+        self.missed_before = 0  # signs of lost rollouts until the last publication
         self.evaluation: Evaluation | None = None
         self.train_began: float | None = None  # monotonic; when the first rollout came
         self.train_s_before = self.progress.train_s
@@ -168,7 +169,9 @@ class Learner:
         self.missed_before = self._missed()
 
     def _missed(self) -> int:
-        return self.authority.books.ledger.of(Outcome.LOST) + self.intake.damaged
+        """How often something has shown that rollouts may be lost."""
+        authority = self.authority
+        return authority.books.ledger.of(Outcome.LOST) + authority.streams_made + self.intake.damaged
 
     def _ask_again(self) -> None:
         """In lock-step mode nothing replaces a rollout that was lost but its own actor.
@@ -177,11 +180,12 @@ class Learner:
         """
         waited_s = time.monotonic() - self.published_at
         if waited_s >= _ASK_PERIOD_S and self._missed() > self.missed_before:
-            _log.warning("rollouts of update %d were lost: asking for them again", self.progress.update)
+            _log.warning("rollouts may be lost: asking for those of update %d again", self.progress.update)
             self.publish()
-        elif self.lock_step and waited_s >= _LONG_WAIT_S and self.rarely.due():
+        elif self.lock_step and waited_s >= _LONG_WAIT_S and self.said_to_wait != self.published_at:
+            self.said_to_wait = self.published_at
             awaited = sorted(set(range(self.lock_step.actors)) - self.intake.slots)
-            _log.warning("update %d waits for slots %s", self.progress.update, awaited)
+            _log.warning("update %d waits for the rollouts of slots %s", self.progress.update, awaited)
 
     def _save_when_due(self, steps_before: int) -> None:
         """By the clock; in lock-step mode, where a run must be able to go on exactly, by the update."""

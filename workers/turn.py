@@ -106,9 +106,10 @@ class InLockStep:
                 for header, payload in self._sent
             ]
             return list(self._sent)
-        self._sent = []
-        previous = None if before is None else before.update
+        # Environments that have not played all of the last update are not where they should be.
+        previous = None if before is None or self.is_due() else before.update
         self._anew = self._anew or self.plan.starts_anew(weights.update, previous)
+        self._sent = []
         return []
 
     def is_due(self) -> bool:

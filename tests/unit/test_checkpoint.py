@@ -12,7 +12,7 @@ import torch
 from dppo_redis.errors import CheckpointError, ConfigurationError, FencedError
 from dppo_redis.ledger import Books, Ledger
 from dppo_redis.spec import Spec
-from learner.checkpoint import Checkpoints, Snapshot
+from learner.checkpoint import Checkpoints, Snapshot, is_milestone
 from learner.intake import Marks
 from learner.ppo_update import PpoUpdate
 from learner.progress import Progress
@@ -47,8 +47,10 @@ def make_snapshot(update: int = 3) -> Snapshot:
     )
 
 
-def make_checkpoints(directory: Path, *, run: str = "run", spec: Spec = SPEC, keep: int = 3) -> Checkpoints:
-    return Checkpoints(directory, run, spec.digest(), keep)
+def make_checkpoints(
+    directory: Path, *, run: str = "run", spec: Spec = SPEC, keep: int = 3, segment_updates: int = 1
+) -> Checkpoints:
+    return Checkpoints(directory, run, spec.digest(), keep, segment_updates)
 
 
 def state_of(trainer: PpoUpdate) -> dict[str, torch.Tensor]:
@@ -162,6 +164,63 @@ class TestFiles:
             (tmp_path / f"checkpoint-{update:09d}.writing").write_bytes(b"half")
         make_checkpoints(tmp_path, keep=1).save(make_trainer(), make_snapshot(30))
         assert names(tmp_path) == ["checkpoint-000000030.pt"]
+
+
+class TestMilestones:
+    def test_a_milestone_is_a_whole_checkpoint_that_is_kept_for_ever(self, tmp_path: Path) -> None:
+        checkpoints, trainer = make_checkpoints(tmp_path, keep=1), make_trainer()
+        train(trainer)
+        checkpoints.save(trainer, make_snapshot(3), milestone=True)
+        for update in range(4, 9):
+            checkpoints.save(make_trainer(seed=1), make_snapshot(update))
+        milestone = tmp_path / "milestone-000000000024.pt"  # trained steps
+        assert names(tmp_path) == ["checkpoint-000000008.pt", milestone.name]
+        other = make_trainer(seed=2)
+        restored = checkpoints.peek(other, milestone)
+        assert restored is not None
+        assert restored.progress.update == 3
+        assert_bit_equal(state_of(other), state_of(trainer))
+
+    @pytest.mark.parametrize(
+        ("before", "after", "expected"),
+        [(0, 99, False), (0, 100, True), (99, 101, True), (100, 199, False), (150, 450, True)],
+    )
+    def test_the_first_update_that_reaches_a_multiple_of_the_steps_is_one(
+        self, before: int, after: int, expected: bool
+    ) -> None:
+        assert is_milestone(before, after, 100) is expected
+        assert not is_milestone(before, after, None)
+
+
+class TestSegments:
+    """Lock-step mode: a run goes on exactly from the start of a segment only."""
+
+    def test_the_last_k_starts_are_kept_beside_the_last_checkpoint_of_all(self, tmp_path: Path) -> None:
+        checkpoints = make_checkpoints(tmp_path, keep=2, segment_updates=10)
+        for update in (0, 10, 17, 20, 30, 34):
+            checkpoints.save(make_trainer(), make_snapshot(update))
+        assert names(tmp_path) == [f"checkpoint-{update:09d}.pt" for update in (20, 30, 34)]
+
+    def test_the_newest_start_is_restored(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        checkpoints = make_checkpoints(tmp_path, segment_updates=10)
+        for update in (0, 10, 17):
+            checkpoints.save(make_trainer(), make_snapshot(update))
+        caplog.set_level("INFO")
+        restored = checkpoints.restore(make_trainer())
+        assert restored is not None
+        assert restored.progress.update == 10
+        assert "training again from the start of the segment, update 10" in caplog.text
+
+    def test_without_a_start_that_can_be_read_any_other_is_taken_with_a_warning(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        checkpoints = make_checkpoints(tmp_path, segment_updates=10)
+        checkpoints.save(make_trainer(), make_snapshot(10)).write_bytes(b"damaged")
+        checkpoints.save(make_trainer(), make_snapshot(17))
+        restored = checkpoints.restore(make_trainer())
+        assert restored is not None
+        assert restored.progress.update == 17
+        assert "what follows is not exact" in caplog.text
 
 
 class TestDamage:

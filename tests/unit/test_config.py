@@ -142,6 +142,18 @@ def test_a_staleness_limit_equal_to_the_publication_interval_is_accepted() -> No
     assert make_config(max_staleness=5, publish_every=5).max_staleness == 5
 
 
+def test_lock_step_mode_is_refused_with_another_publication_interval_than_1() -> None:
+    message = refusal({"lock_step": True, "publish_every": 2})
+    assert "publish_every is 2" in message
+    assert "set publish_every to 1" in message
+
+
+def test_the_staleness_limit_of_lock_step_mode_is_0_whatever_max_staleness_says() -> None:
+    assert make_config(lock_step=True, max_staleness=7).staleness_limit == 0
+    assert make_config(lock_step=True, max_staleness=0).staleness_limit == 0
+    assert make_config(max_staleness=7).staleness_limit == 7
+
+
 def test_a_configuration_is_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         make_config().actors = 3  # type: ignore[misc]

@@ -60,6 +60,14 @@ def test_the_serial_baseline_is_one_actor_without_lag() -> None:
     assert (numbers.update_epochs, numbers.expected_lag) == (10, 0)
 
 
+@pytest.mark.parametrize("serial", [False, True], ids=["fleet", "serial"])
+def test_a_lock_step_run_has_the_same_numbers_in_one_process_and_as_a_fleet(serial: bool) -> None:
+    """3 actors of 8 environments: rollouts of 85 steps, 2040 rows; fresh data wants the passes of serial."""
+    numbers = derived(serial=serial, lock_step=True, actors=3, envs_per_actor=8, max_staleness=1)
+    assert (numbers.rollout_steps, numbers.rollouts_per_update, numbers.samples_per_update) == (85, 3, 2040)
+    assert (numbers.update_epochs, numbers.expected_lag, numbers.backlog_high) == (10, 0, 3)
+
+
 def test_given_rollout_steps_and_passes_are_kept() -> None:
     numbers = derived(actors=2, envs_per_actor=8, rollout_steps=32, ppo={"update_epochs": 3})
     assert (numbers.rollout_steps, numbers.rollouts_per_update, numbers.update_epochs) == (32, 8, 3)
