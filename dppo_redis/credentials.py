@@ -6,6 +6,7 @@ directory, each process takes user and password from the file of its own role th
 
 import logging
 import os
+import shlex
 import stat
 from enum import StrEnum
 from pathlib import Path
@@ -106,8 +107,9 @@ def shown_credentials(url: str) -> tuple[str, str]:
 
     The secrets themselves are not shown; where they come from is.
     """
-    if directory := os.environ.get(CREDENTIALS_VARIABLE):
-        return f"{CREDENTIALS_VARIABLE}={directory} ", "REDISCLI_AUTH=... "
+    for variable in (CREDENTIALS_VARIABLE, PASSWORD_FILE_VARIABLE):
+        if place := os.environ.get(variable):
+            return f"{variable}={shlex.quote(place)} ", "REDISCLI_AUTH=... "
     if has_password(url):
         return f"{PASSWORD_FILE_VARIABLE}=FILE ", "REDISCLI_AUTH=... "
     return "", ""

@@ -130,6 +130,11 @@ class TestPasswordFile:
             find_url("redis://here")
 
 
+def test_a_line_that_is_shown_names_the_password_file(password_file: Path) -> None:
+    ours, for_redis_cli = shown_credentials("redis://here")
+    assert (ours, for_redis_cli) == (f"{PASSWORD_FILE_VARIABLE}={password_file} ", "REDISCLI_AUTH=... ")
+
+
 class TestUrlFile:
     def test_its_content_is_the_url(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file = private(tmp_path / "url", f"redis://:{SECRET}@here\n")
