@@ -33,6 +33,7 @@ from dppo_redis.weights import Weights
 from dppo_redis.wire import encode_weights
 from workers.__main__ import wait_for_description
 from workers.envs import Environments
+from workers.loop import check_run
 from workers.seeding import evaluation_seeds
 
 BEST_POLICY = "best_policy.msgpack"
@@ -187,6 +188,8 @@ class Evaluator:
             policy = ActingPolicy(weights, self.description.spec)
             result = evaluate(policy, self.description, self.stop)
         except (WireError, EnvironmentBrokenError) as error:
+            if isinstance(error, WireError):
+                check_run(error, self.description, self.store, self.patience)
             _log.error("no evaluation: %s", error)
             self.stop.sleep(1.0)
             return best
