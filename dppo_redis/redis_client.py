@@ -26,6 +26,7 @@ from dppo_redis.shutdown import StopRequest
 
 SOCKET_TIMEOUT_S = 5.0  # ten times the longest blocking read
 INTERACTIVE_PATIENCE_S = 5.0
+_READ_BYTES = 2**20  # at once: a batch of rollouts comes in a few pieces, not hundreds
 _LONGEST_PAUSE_S = 1.0
 _MOST_HANG_UPS = 3
 _LEAST_BULK_LIMIT = 2**20  # a server accepts values of this size whatever its proto-max-bulk-len
@@ -64,6 +65,7 @@ def connect(url: str, name: str) -> Client:
         driver_info=None,  # no CLIENT SETINFO: a right that nobody needs
         socket_timeout=SOCKET_TIMEOUT_S,
         socket_connect_timeout=SOCKET_TIMEOUT_S,
+        socket_read_size=_READ_BYTES,
         retry=Retry(NoBackoff(), 0),
         retry_on_timeout=False,
         retry_on_error=[],

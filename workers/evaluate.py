@@ -36,6 +36,7 @@ from dppo_redis.wire import encode_weights
 from workers.__main__ import wait_for_description
 from workers.collect import Eyes
 from workers.envs import Environments
+from workers.loop import check_run
 from workers.seeding import evaluation_seeds
 from workers.watchdog import Watchdog
 
@@ -197,6 +198,8 @@ class Evaluator:
                 self.history.write("read", epoch=weights.epoch, version=weights.version, digest=digest)
             result = evaluate(policy, self.description, self.stop)
         except (WireError, EnvironmentBrokenError) as error:
+            if isinstance(error, WireError):
+                check_run(error, self.description, self.store, self.patience)
             _log.error("no evaluation: %s", error)
             self.stop.sleep(1.0)
             return best

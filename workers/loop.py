@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dppo_redis.acting import ActingPolicy
-from dppo_redis.errors import EnvironmentBrokenError, StoppedError, WireError
+from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, StoppedError, WireError
 from dppo_redis.history import NO_HISTORY, History, arrays_digest
 from dppo_redis.logs import Rarely
 from dppo_redis.redis_client import Patience
@@ -32,6 +32,20 @@ _LONGEST_PAUSE_S = 0.05
 _MOST_FAILURES = 5
 _MOST_REFUSED = 10
 _log = logging.getLogger("dppo")
+
+
+def check_run(error: WireError, mine: RunDescription, store: RunStore, patience: Patience) -> None:
+    """Weights that cannot be read may mean that the run was upgraded, or begun anew with another spec.
+
+    Raises:
+        ConfigurationError: so it is; the message says in what it differs from what was joined.
+    """
+    if error.reason not in ("schema", "spec"):
+        return  # damaged: the learner puts it right
+    now = patience.call("read the spec", store.description)
+    if now is not None and now.digest != mine.digest:
+        differences = "; ".join(mine.spec.differences(now.spec))
+        raise ConfigurationError(f"run {store.keys.run} is no longer what was joined ({differences})")
 
 
 @dataclass
@@ -158,6 +172,7 @@ class Actor:
                 return policy
             taken = ActingPolicy(weights, self.description.spec)
         except WireError as error:
+            check_run(error, self.description, self.store, self.patience)
             self.stats.last_error = str(error)
             if self.rarely.due():
                 _log.warning("keeping the old policy: %s", error)

@@ -16,17 +16,23 @@ local function add(field, by)
   end
 end
 
-local answer = {'settled', 0}
+local answer, totals, names = {'settled', 0}, {}, {}
+local function count(field, by)
+  if not totals[field] then names[#names + 1] = field end
+  totals[field] = (totals[field] or 0) + by
+end
+
 for i = 3, #ARGV, 4 do
   local id, outcome, reason, steps = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
   redis.call('XACK', KEYS[2], ARGV[2], id)
   local removed = redis.call('XDEL', KEYS[2], id)
   if removed == 1 then
     answer[2] = answer[2] + 1
-    add(outcome, 1)
-    if reason ~= '' then add(outcome .. ':' .. reason, 1) end
+    count(outcome, 1)
+    if reason ~= '' then count(outcome .. ':' .. reason, 1) end
     if steps > 0 then add('steps:' .. outcome, ARGV[i + 3]) end
   end
   answer[#answer + 1] = removed
 end
+for _, field in ipairs(names) do add(field, totals[field]) end
 return answer

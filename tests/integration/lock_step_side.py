@@ -20,7 +20,7 @@ from dppo_redis.pacing import derive
 from dppo_redis.redis_client import Client
 from dppo_redis.rollout import Rollout
 from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import RunDescription, describe_run
+from dppo_redis.spec import RunDescription, describe_run, source_of
 from dppo_redis.weights import Weights
 from learner.__main__ import _serve as serve_learner
 from learner.batch import stack
@@ -64,7 +64,7 @@ def config_of(updates: int, *, actors: int = 3, rollouts: int = 1) -> RunConfig:
 
 
 def describe(config: RunConfig) -> RunDescription:
-    spaces = inspect(config.env_id, config.env_kwargs)
+    spaces = inspect(source_of(config))
     steps = derive(config, spaces.observation, spaces.action).rollout_steps
     return describe_run(config, spaces.observation, spaces.action, steps)
 
@@ -78,7 +78,7 @@ def serial_state(config: RunConfig, updates: int) -> State:
     steps = 0
     for update in range(updates):
         weights = Weights(1, 1, update, steps, steps, description.digest, ppo.acting_arrays())
-        batch = stack(sampling.collect(ActingPolicy(weights, description.spec)))
+        batch = stack(sampling.collect(ActingPolicy(weights, description.spec), StopRequest()))
         ppo.update(batch, steps / config.env_steps)
         steps += batch.steps
     sampling.close()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dppo_redis.acting import ActingPolicy
-from dppo_redis.errors import EnvironmentBrokenError
+from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.keys import RunKeys
 from dppo_redis.redis_client import Client
 from dppo_redis.rollout_stream import Entry, parse_header
@@ -18,7 +18,7 @@ from learner.authority import Authority
 from tests.conftest import RedisServer, memory_limit, opened, wait_until
 from tests.factories import make_description, make_model, make_spec, make_weights
 from tests.integration.actor_side import SLOT, environments_of, running_actor
-from tests.integration.learner_side import SPEC, STEPS, lead, make_keeper, publish
+from tests.integration.learner_side import SPEC, STEPS, lead, make_authority, make_keeper, publish
 from tests.integration.looking import commands, hash_of, integer
 
 FAULTS = "tests.envs:"
@@ -210,7 +210,7 @@ class TestWeights:
         assert {parse_header(e).version for e in entries(client, keys)} == {1, 3}
         assert "sha256" in running.actor.stats.last_error
 
-    def test_weights_of_another_spec_are_not_played(
+    def test_a_run_that_was_begun_anew_with_another_spec_ends_it_with_the_difference(
         self,
         redis_server: RedisServer,
         client: Client,
@@ -218,6 +218,28 @@ class TestWeights:
         stop: StopRequest,
         authority: Authority,
     ) -> None:
+        authority.heal()
+        authority.release()
+        with running_actor(redis_server.url, keys) as running:
+            running.wait_for_pushes(1)
+            other = make_description(make_spec(rollout_steps=7))
+            successor = make_authority(client, keys, stop, owner="learner-2", description=other)
+            successor.acquire(0, 1)
+            successor.heal()
+            publish(successor, update=1)
+            with pytest.raises(ConfigurationError, match="rollout_steps: 4 != 7"):
+                running.wait_for_the_end()
+            assert set(updates(client, keys)) == {0}
+
+    def test_weights_of_another_spec_are_not_played_though_the_run_is_the_same(
+        self,
+        redis_server: RedisServer,
+        client: Client,
+        keys: RunKeys,
+        stop: StopRequest,
+        authority: Authority,
+    ) -> None:
+        authority.heal()
         authority.release()
         with running_actor(redis_server.url, keys) as running:
             running.wait_for_pushes(1)

@@ -73,7 +73,6 @@ OTHERS: dict[str, list[Any]] = {
     "frame_stack": [2],
     "normalise_observations": [True],
     "return_discount": [0.99, 1.0],
-    "wire_schema": [WIRE_SCHEMA + 1],
 }
 CHANGES = pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, values in OTHERS.items() for value in values], ids=str
@@ -81,13 +80,18 @@ CHANGES = pytest.mark.parametrize(
 
 
 def test_each_field_of_the_spec_is_changed_by_these_tests() -> None:
-    assert set(OTHERS) == {field.name for field in fields(Spec)}
+    assert set(OTHERS) == {field.name for field in fields(Spec)} - {"wire_schema"}
 
 
 # Known failure KF-OPS-05, the rule.
 @CHANGES
 def test_the_digest_changes_with_each_field(name: str, value: Any) -> None:
     assert replace(SPEC, **{name: value}).digest() != SPEC.digest()
+
+
+def test_a_new_wire_schema_leaves_the_digest_so_that_checkpoints_outlive_it() -> None:
+    """Each message names its schema itself."""
+    assert replace(SPEC, wire_schema=WIRE_SCHEMA + 1).digest() == SPEC.digest()
 
 
 def test_no_two_of_these_specs_share_a_digest() -> None:
@@ -104,8 +108,8 @@ def test_the_digest_is_sixteen_hex_digits_and_the_same_for_equal_specs() -> None
 
 def test_the_digest_of_a_known_spec_stays_what_it_was() -> None:
     """Actors and learners of two releases compare it; a change needs a new wire schema."""
-    assert make_spec().digest() == "e42a85bd48c33f2b"
-    assert make_spec(action=box((-1, math.inf), (-0.1, 0.1))).digest() == "c7b554fa041387dc"
+    assert make_spec().digest() == "9b6be46e653f4993"
+    assert make_spec(action=box((-1, math.inf), (-0.1, 0.1))).digest() == "b774948c046f0b6b"
 
 
 @CHANGES
