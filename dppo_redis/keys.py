@@ -71,6 +71,10 @@ class RunKeys:
     def actor(self, slot: int) -> str:
         return self._key(f"actor:{slot}")
 
+    def expires_by_itself(self, key: str) -> bool:
+        """Whether a key lives only as long as its owner renews it; nobody else may prolong it."""
+        return key == self.lease or key.startswith(self._key("actor:"))
+
     @property
     def every_actor(self) -> str:
         """Glob of the actors' own hashes."""

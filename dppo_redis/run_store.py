@@ -259,15 +259,20 @@ class RunStore:
 
     def reopen(self) -> None:
         """Before a run is resumed: it runs again, and its keys stay."""
-        for key in list(self._client.scan_iter(match=self.keys.pattern, count=1000)):
+        for key in self._lasting():
             self._client.persist(key)
         self.set_state(RUN)
 
     def retire(self) -> None:
         """After the end: delete the stream, let the other keys expire in seven days."""
         self._client.unlink(self.keys.rollouts)
-        for key in list(self._client.scan_iter(match=self.keys.pattern, count=1000)):
+        for key in self._lasting():
             self._client.expire(key, FINISHED_TTL_S)
+
+    def _lasting(self) -> list[bytes]:
+        """All but the lease and the actors' hashes: a dead learner's lease must run out for the next one."""
+        found = list(self._client.scan_iter(match=self.keys.pattern, count=1000))
+        return [key for key in found if not self.keys.expires_by_itself(key.decode(errors="replace"))]
 
     def _hash(self, key: str) -> dict[str, str]:
         stored = cast(dict[bytes, bytes], self._client.hgetall(key))

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from dppo_redis.keys import GROUP
+from learner.authority import LEASE_TTL_S
 from tests.chaos.fleet import Fleet, signal_process, stopped, wait_for
 from tests.chaos.poison import poisoned
 from tests.chaos.proxy import Weather
 from tests.e2e.support import EVALUATOR, SUPERVISORD
 
 Fault = Callable[[Fleet, random.Random], None]
-_LEASE_S = 5.0
-_AN_HOUR_MS = 3_600_000
+_AN_HOUR_S = 3600
 
 
 # Processes
@@ -44,10 +44,17 @@ def kill_the_evaluator(fleet: Fleet, _rng: random.Random) -> None:
 
 def kill_supervisord(fleet: Fleet, _rng: random.Random) -> None:
     """The command notices, ends everything and gives up; then somebody resumes."""
+    began = time.time()
     signal_process(fleet.pid(*SUPERVISORD), signal.SIGKILL)
-    fleet.wait_for_its_end()
-    fleet.removed(None, resets=True)  # a command that gives up deletes its stream
+    fleet.wait_for_its_end()  # and it deletes its stream, at some moment since
+    fleet.removed(None, resets=True, since=began)
     fleet.resume()
+
+
+def kill_the_learner_and_supervisord(fleet: Fleet, rng: random.Random) -> None:
+    """Nobody hands the lease back: it has to run out, whatever the command does at its end."""
+    kill_the_learner(fleet, rng)
+    kill_supervisord(fleet, rng)
 
 
 def kill_the_command(fleet: Fleet, _rng: random.Random) -> None:
@@ -64,7 +71,7 @@ def stop_an_actor(fleet: Fleet, rng: random.Random) -> None:
 def stop_the_learner(fleet: Fleet, rng: random.Random) -> None:
     """For less than its lease, or for longer; nobody takes over."""
     with stopped(fleet.learner()):
-        time.sleep(rng.choice([2.0, _LEASE_S + 1]))
+        time.sleep(rng.choice([2.0, LEASE_TTL_S + 1]))
 
 
 def stop_the_evaluator(fleet: Fleet, rng: random.Random) -> None:
@@ -109,11 +116,8 @@ def end_the_server(fleet: Fleet, rng: random.Random) -> None:
 
 def stop_the_server(fleet: Fleet, rng: random.Random) -> None:
     """For less than the socket timeout, or for longer."""
-    fleet.server.freeze()
-    try:
+    with stopped(fleet.server.pid):
         time.sleep(rng.choice([2.0, 6.0]))
-    finally:
-        fleet.server.thaw()
 
 
 def fill_the_servers_memory(fleet: Fleet, rng: random.Random) -> None:
@@ -135,15 +139,9 @@ def delete_a_key(fleet: Fleet, rng: random.Random) -> None:
 
 
 def overwrite_a_key(fleet: Fleet, rng: random.Random) -> None:
-    """With a value of another type."""
+    """With a type that no key of a run has."""
     key = rng.choice(_keys(fleet))
-    is_text = fleet.keys.types().get(key) == "string"
-
-    def overwrite(pipeline: Any) -> None:
-        pipeline.delete(key)
-        pipeline.hset(key, "junk", "junk") if is_text else pipeline.set(key, "junk")
-
-    _remove_key(fleet, key, overwrite)
+    _remove_key(fleet, key, lambda pipeline: pipeline.delete(key).sadd(key, "junk"))
 
 
 def damage_the_weights(fleet: Fleet, rng: random.Random) -> None:
@@ -170,6 +168,7 @@ def _keys(fleet: Fleet) -> list[str]:
 
 
 def _remove_key(fleet: Fleet, key: str, removal: Callable[[Any], object]) -> None:
+    """Only what is removed of the stream is told."""
     if key == fleet.keys.rollouts:
         _remove(fleet, removal)
     else:
@@ -284,17 +283,17 @@ def push_what_is_too_old(fleet: Fleet, _rng: random.Random) -> None:
 def set_the_servers_clock_back(fleet: Fleet, _rng: random.Random) -> None:
     """An entry from an hour ahead: from now on the server's clock is behind its last id."""
     _, entry = fleet.harvest()
-    later = f"{int(1000 * time.time()) + _AN_HOUR_MS}-0"
+    later = f"{int(1000 * (time.time() + _AN_HOUR_S))}-0"
     fleet.client.xadd(fleet.keys.rollouts, cast(Any, entry), id=later, nomkstream=True)
 
 
 FAULTS: tuple[Fault, ...] = (
-    kill_an_actor, kill_all_actors, kill_the_learner, kill_the_evaluator, kill_supervisord, kill_the_command,
+    kill_an_actor, kill_all_actors, kill_the_learner, kill_the_evaluator, kill_supervisord,
+    kill_the_learner_and_supervisord, kill_the_command,
     stop_an_actor, stop_the_learner, stop_the_evaluator, stop_supervisord, take_over_from_a_stopped_learner,
     kill_the_server, end_the_server, stop_the_server, fill_the_servers_memory, flush_everything,
     delete_a_key, overwrite_a_key, damage_the_weights, delete_the_stream, trim_the_stream, destroy_the_group,
     reset_connections, delay_everything, narrow_the_link, open_a_hole,
-    lose_a_push_reply, lose_a_settle_reply, lose_a_publish_reply, lose_a_read_reply,
-    fill_the_disk,
+    lose_a_push_reply, lose_a_settle_reply, lose_a_publish_reply, lose_a_read_reply, fill_the_disk,
     push_poison, push_duplicates, push_what_is_too_old, set_the_servers_clock_back,
 )  # fmt: skip

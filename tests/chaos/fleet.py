@@ -150,9 +150,12 @@ class Fleet:
         wait_for(some, 30, "there is an entry in the stream")
         return found[0][0].decode(), found[0][1]
 
-    def removed(self, entries: int | None, *, resets: bool) -> None:
-        """Say in the history how many entries a fault took from the stream; None: all there were."""
-        self.history.write("removed", entries=entries, resets=resets)
+    def removed(self, entries: int | None, *, resets: bool, since: float | None = None) -> None:
+        """Say in the history how many entries a fault took from the stream; None: all there were.
+
+        `since` is when nobody could count any more, if that was before now.
+        """
+        self.history.write("removed", entries=entries, resets=resets, since=since or time.time())
 
     # The disk
 

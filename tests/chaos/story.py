@@ -24,6 +24,7 @@ class Removal:
     time: float
     entries: int  # at most
     resets: bool  # the stream's own counter began again
+    since: float  # from then on nobody counted what was added
 
 
 def parse(lines: Iterable[str]) -> Iterator[Event]:
@@ -100,7 +101,8 @@ class Story:
             entries = event["entries"]
             if entries is None:
                 entries = self._at_most_in_the_stream(found[-1].time if found else 0.0, event["time"])
-            found.append(Removal(event["time"], entries, event["resets"]))
+            since = event.get("since") or event["time"]
+            found.append(Removal(event["time"], entries, event["resets"], since))
         return found
 
     def _at_most_in_the_stream(self, since: float, until: float) -> int:
@@ -149,7 +151,9 @@ class Story:
     def is_unseen(self, time: float, look_s: float) -> bool:
         """Whether what was added then was taken by a reset before the keeper can have counted it."""
         return any(
-            -SAME_MOMENT_S <= removal.time - time <= look_s for removal in self.removals if removal.resets
+            removal.since - look_s <= time <= removal.time + SAME_MOMENT_S
+            for removal in self.removals
+            if removal.resets
         )
 
     def time_of(self, entry_id: str) -> float:

@@ -12,6 +12,7 @@ from dppo_redis.redis_client import Client, Patience
 from dppo_redis.registry import ACTOR_TTL_MS, FIRST_OUTSIDE_SLOT, Registry
 from dppo_redis.run_store import PAUSE, RUN, STOP, Control, Evaluation, RunStore, find_runs, only_run
 from dppo_redis.shutdown import StopRequest
+from learner.authority import LEASE_TTL_S
 from tests.conftest import wait_until
 from tests.factories import make_description
 from tests.integration.learner_side import add, in_background, lead, make_entry, make_keeper
@@ -82,6 +83,16 @@ class TestRuns:
         store.reopen()
         assert store.control() == Control(RUN, "", None)
         assert integer(client.pttl(keys.weights)) == -1
+
+    def test_the_lease_of_a_dead_learner_and_dead_actors_run_out_all_the_same(
+        self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
+    ) -> None:
+        lead(client, keys, stop)  # and dies without handing the lease back
+        Registry(client, keys).beat(0, {})
+        store.retire()
+        store.reopen()
+        assert 0 < integer(client.pttl(keys.lease)) <= 1000 * LEASE_TTL_S
+        assert 0 < integer(client.pttl(keys.actor(0))) <= ACTOR_TTL_MS
 
 
 class TestControl:
