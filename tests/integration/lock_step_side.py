@@ -169,8 +169,8 @@ class Late:
     collector: Collector
     late_s: float
 
-    def collect(self, policy: ActingPolicy) -> Rollout:
-        rollout = self.collector.collect(policy)
+    def collect(self, policy: ActingPolicy, stop: StopRequest) -> Rollout:
+        rollout = self.collector.collect(policy, stop)
         time.sleep(self.late_s)
         return rollout
 
