@@ -23,7 +23,24 @@ class MisconfiguredError(redis.RedisError):
     """A server that cannot be what its URL says; waiting does not help."""
 
 
-class TlsConnection(SSLConnection):
+class TcpConnection(redis.Connection):
+    """Leaves a server that does not lead: behind the same address, or the sentinels, another one does.
+
+    A primary that was demoted answers READONLY, one cut off from its replicas NOREPLICAS.
+    """
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        """A reply; raises ConnectionError where the server does not lead."""
+        try:
+            return super().read_response(*args, **kwargs)
+        except redis.ResponseError as error:
+            if not (isinstance(error, redis.exceptions.ReadOnlyError) or str(error).startswith(_NOT_LEADING)):
+                raise
+            self.disconnect()  # type: ignore[no-untyped-call]
+            raise redis.ConnectionError(f"this server does not lead now: {error}") from error
+
+
+class TlsConnection(TcpConnection, SSLConnection):
     """Says so when the server speaks no TLS, whose end of the handshake may never come, and when it
     asks for a certificate, which openssl says only to somebody who reads before writing.
     """
@@ -76,21 +93,8 @@ def _answers_without_tls(host: str, port: int) -> bool:
         return False
 
 
-class PrimaryConnection(SentinelManagedConnection):
-    """Each connect asks the sentinels anew; a server that may no longer lead is left at once.
-
-    redis-py leaves one that answers READONLY; a primary cut off from its replicas answers NOREPLICAS.
-    """
-
-    def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        """A reply; raises ConnectionError where the server does not lead."""
-        try:
-            return super().read_response(*args, **kwargs)
-        except redis.ResponseError as error:
-            if not str(error).startswith(_NOT_LEADING):
-                raise
-            self.disconnect()  # type: ignore[no-untyped-call]
-            raise redis.ConnectionError(f"this server does not lead now: {error}") from error
+class PrimaryConnection(TcpConnection, SentinelManagedConnection):
+    """A connection to the primary; each connect asks the sentinels anew."""
 
 
 class PrimaryTlsConnection(PrimaryConnection, TlsConnection):
@@ -140,8 +144,8 @@ def _name(client: redis.Redis) -> str:
 
 def make_pool(address: Address, **common: Any) -> redis.ConnectionPool:
     """A pool of connections to the server, or to the primary; nothing is sent yet."""
-    options = {**address.options, **common}
-    tls = options.get("connection_class") is SSLConnection
+    options = {"connection_class": TcpConnection, **address.options, **common}
+    tls = options["connection_class"] is SSLConnection
     if not address.sentinels:
         if tls:
             options["connection_class"] = TlsConnection

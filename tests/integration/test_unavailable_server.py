@@ -11,6 +11,7 @@ from dppo_redis.rollout_stream import RolloutConsumer, RolloutProducer, ensure_g
 from dppo_redis.shutdown import StopRequest
 from ops.broker import check_server
 from tests.conftest import RedisServer, opened, wait_until
+from tests.e2e.support import free_port
 from tests.factories import make_header
 from tests.integration.learner_side import in_background, lead, publish
 from tests.integration.looking import blocked, version_of
@@ -97,6 +98,20 @@ class TestFailingOver:
             private_client.replicaof("NO", "ONE")
             publishing.result(5)
         assert version_of(private_client, keys) == 2
+
+    def test_a_demoted_server_is_left_because_its_address_may_lead_to_another_one_now(
+        self, private_client: Client, stop: StopRequest
+    ) -> None:
+        port = free_port()
+        private_client.config_set("port", port)
+        with opened(f"redis://127.0.0.1:{port}", "writer") as client:
+            before = client.client_id()
+            private_client.replicaof("127.0.0.1", "1")
+            with pytest.raises(TransientError, match="does not lead"), translated():
+                client.set("key", "value")
+            private_client.replicaof("NO", "ONE")
+            assert Patience(stop).call("write", lambda: client.set("key", "value"))
+            assert client.client_id() != before
 
     def test_a_blocked_reader_survives_a_demotion(
         self, private_server: RedisServer, private_client: Client, keys: RunKeys, stop: StopRequest
