@@ -150,7 +150,7 @@ class Serial:
                 episodes=progress.episodes,
                 evaluation_return=evaluation.return_mean if evaluation else None,
                 evaluation_steps=evaluation.env_steps if evaluation else None,
-                staleness_mean=staleness,
+                staleness_mean=float(staleness),
                 staleness_max=staleness,
                 version=progress.update,
                 wait_s=collect_s,

@@ -44,8 +44,11 @@ def masked_spec(**values: Any) -> Spec:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("env", ["Masked", "MaskedPair", "Everything"])
-@pytest.mark.parametrize("network", [SMALL, GRU], ids=["numpy", "torch"])
+@pytest.mark.parametrize(
+    ("env", "network"),
+    [("Masked", SMALL), ("MaskedPair", SMALL), ("Masked", GRU), ("Everything", SMALL)],
+    ids=["one", "several", "recurrent", "nested"],
+)
 def test_no_forbidden_action_reaches_the_environment_in_two_hundred_steps(
     env: str, mode: AutoresetMode, network: Any
 ) -> None:

@@ -6,12 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Dict
 
 from dppo_redis.errors import CheckpointError, ConfigurationError, FencedError
 from dppo_redis.ledger import Books, Ledger
-from dppo_redis.spec import Spec
+from dppo_redis.spaces import describe_observations
+from dppo_redis.spec import NetworkSpec, Spec
 from learner.checkpoint import Checkpoints, Snapshot, is_milestone
 from learner.intake import Marks
 from learner.ppo_update import PpoUpdate
@@ -21,10 +24,22 @@ from tests.factories import CPU, box, make_batch, make_model, make_ppo, make_spe
 
 SPEC = make_spec()
 BOX = make_spec(action=box())
+PICTURES = make_spec(
+    observation=describe_observations(Dict({"a": Box(0, 255, (8, 9, 3), np.uint8), "b": Box(-1, 1, (2,))})),
+    frame_stack=2,
+    normalise_observations=True,
+)
+RECURRENT = make_spec(network=NetworkSpec(hidden=(4,), memory="lstm", memory_size=4))
+CUSTOM = make_spec(network=NetworkSpec(custom="tests.networks:Noisy"))
+SPECS = pytest.mark.parametrize(
+    "spec",
+    [SPEC, BOX, PICTURES, RECURRENT, CUSTOM],
+    ids=["discrete", "continuous", "pictures", "recurrent", "custom"],
+)
 
 
 def make_trainer(spec: Spec = SPEC, seed: int = 0) -> PpoUpdate:
-    ppo = make_ppo(batch_steps=8, minibatch_size=4)
+    ppo = make_ppo(batch_steps=8, minibatch_size=4, normalise_observations=spec.normalise_observations)
     return PpoUpdate(make_model(spec, seed), spec, ppo, update_epochs=2, seed=seed, device=CPU)
 
 
@@ -57,7 +72,13 @@ def state_of(trainer: PpoUpdate) -> dict[str, torch.Tensor]:
     """Every tensor that decides how training goes on."""
     optimizer = trainer.optimizer.state_dict()["state"]
     moments = {f"{i}.{name}": x for i, state in optimizer.items() for name, x in state.items()}
-    return {**trainer.model.state_dict(), **moments, "order": trainer.generator.get_state()}
+    seen = trainer.observation_moments
+    rest = {
+        "order": trainer.generator.get_state(),
+        "mean": torch.tensor(seen.mean),
+        "n": torch.tensor(seen.count),
+    }
+    return {**trainer.model.state_dict(), **moments, **rest, "squares": torch.tensor(seen.squares)}
 
 
 def assert_bit_equal(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
@@ -71,7 +92,7 @@ def names(directory: Path) -> list[str]:
 
 
 class TestRoundTrip:
-    @pytest.mark.parametrize("spec", [SPEC, BOX], ids=["discrete", "continuous"])
+    @SPECS
     def test_network_optimiser_and_random_states_are_restored_bit_for_bit(
         self, tmp_path: Path, spec: Spec
     ) -> None:
@@ -92,13 +113,16 @@ class TestRoundTrip:
         assert replace(restored, marks=snapshot.marks) == snapshot
         assert restored.marks.to_dict() == snapshot.marks.to_dict()
 
-    def test_training_interrupted_by_save_and_restore_equals_training_in_one_go(self, tmp_path: Path) -> None:
-        straight, first, second = make_trainer(), make_trainer(), make_trainer(seed=9)
-        train(straight, updates=range(6))
-        train(first, updates=range(3))
-        make_checkpoints(tmp_path).save(first, make_snapshot())
-        make_checkpoints(tmp_path).restore(second)
-        train(second, updates=range(3, 6))
+    @SPECS
+    def test_training_interrupted_by_save_and_restore_equals_training_in_one_go(
+        self, tmp_path: Path, spec: Spec
+    ) -> None:
+        straight, first, second = make_trainer(spec), make_trainer(spec), make_trainer(spec, seed=9)
+        train(straight, spec, updates=range(6))
+        train(first, spec, updates=range(3))
+        make_checkpoints(tmp_path, spec=spec).save(first, make_snapshot())
+        make_checkpoints(tmp_path, spec=spec).restore(second)
+        train(second, spec, updates=range(3, 6))
         assert_bit_equal(state_of(second), state_of(straight))
 
     def test_a_checkpoint_is_loaded_without_pickled_code(self, tmp_path: Path) -> None:

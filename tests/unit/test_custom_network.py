@@ -75,6 +75,14 @@ def test_dropout_and_batch_statistics_rest_while_it_acts_and_while_it_learns() -
         assert torch.equal(model.state_dict()[name], x)
 
 
+def test_trying_it_out_leaves_its_statistics_alone() -> None:
+    network = load_custom("tests.networks:Noisy", SIZES, outputs=2)
+    statistics = dict(network.named_buffers())
+    assert not statistics["body.1.running_mean"].any()
+    assert (statistics["body.1.running_var"] == 1).all()
+    assert not network.training
+
+
 def test_all_its_parameters_are_trained() -> None:
     spec = make_spec(network=CUSTOM)
     model = make_model(spec)
