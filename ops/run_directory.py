@@ -15,9 +15,9 @@ from dppo_redis.config import RunConfig
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.files import write_aside
 from dppo_redis.keys import check_run_name
+from dppo_redis.run_files import CONFIG as CONFIG
 
 RUNS = Path("runs")
-CONFIG = "config.toml"
 IDENTITY = "run.json"
 SUMMARY = "summary.json"
 LOCK = "run.lock"

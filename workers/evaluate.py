@@ -27,6 +27,7 @@ from dppo_redis.history import NO_HISTORY, History, arrays_digest
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.redis_client import Patience, connect
+from dppo_redis.run_files import BEST_POLICY
 from dppo_redis.run_store import STOP, Evaluation, RunStore
 from dppo_redis.shutdown import StopRequest, run_service
 from dppo_redis.spec import RunDescription
@@ -40,7 +41,6 @@ from workers.loop import check_run
 from workers.seeding import evaluation_seeds
 from workers.watchdog import Watchdog
 
-BEST_POLICY = "best_policy.msgpack"
 BEST_EVALUATION = "best_evaluation.json"
 _MOST_AT_ONCE = 64
 _POLL_S = 0.05

@@ -1,0 +1,104 @@
+"""Which policy of a run a command plays: choosing and loading it. `evaluate`, `enjoy` and `export` alike."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dppo_redis.acting import ActingPolicy
+from dppo_redis.config import RunConfig, load_toml
+from dppo_redis.environments import inspect
+from dppo_redis.errors import ConfigurationError, WireError
+from dppo_redis.exports import adapt, is_export, read_export
+from dppo_redis.run_files import CHECKPOINTS, CONFIG, describe, read_best
+from dppo_redis.spec import RunDescription, Spec, describe_run
+from dppo_redis.weights import Weights
+from ops.run_directory import run_in
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """A run's environment and one policy for it."""
+
+    run: str
+    description: RunDescription
+    weights: Weights
+
+    def policy(self) -> ActingPolicy:
+        """Ready to act.
+
+        Raises:
+            ConfigurationError: the weights do not fit the spec.
+        """
+        try:
+            return ActingPolicy(self.weights, self.description.spec)
+        except WireError as error:
+            raise ConfigurationError(f"the policy of {self.run} does not fit its spec: {error}") from error
+
+
+def load_learnt(directory: Path, checkpoint: str) -> Learnt:
+    """The policy in a run's directory or an export.
+
+    `checkpoint` is best (of the evaluations during training), last (the newest checkpoint), a checkpoint
+    file of the run, or the directory of an export that fits it.
+
+    Raises:
+        ConfigurationError: there is none, or it is damaged, or of another run or spec.
+    """
+    if is_export(directory):
+        return _from_export(directory, checkpoint)
+    run = run_in(directory)
+    if run is None:
+        raise ConfigurationError(f"{directory} holds no run and no export")
+    config = load_toml(directory / CONFIG)
+    description = describe(config)
+    if checkpoint == "best":
+        weights = read_best(directory, description.spec)
+    elif is_export(Path(checkpoint)):
+        export = read_export(Path(checkpoint))
+        weights = adapt(export.weights, export.spec, description.spec, f"{checkpoint} is an export")
+    else:
+        weights = _from_checkpoint(directory, checkpoint, run, config, description)
+    return Learnt(run, description, weights)
+
+
+def _from_export(directory: Path, checkpoint: str) -> Learnt:
+    if checkpoint != "best":
+        raise ConfigurationError(f"{directory} is an export, which holds one policy: leave out --checkpoint")
+    export = read_export(directory)
+    description = _describe_export(export.spec)
+    weights = adapt(export.weights, export.spec, description.spec, f"{directory} is an export")
+    return Learnt(export.run, description, weights)
+
+
+def _describe_export(spec: Spec) -> RunDescription:
+    """Its spec with the environment as it is installed here; all else as in a run with the defaults."""
+    spaces = inspect(spec.environment, use_mask=spec.observation.masked)
+    found = replace(spec, observation=spaces.observation, action=spaces.action)
+    return RunDescription(found, describe_run(RunConfig(), spaces.observation, spaces.action, 0).join)
+
+
+def _from_checkpoint(
+    directory: Path, checkpoint: str, run: str, config: RunConfig, description: RunDescription
+) -> Weights:
+    from learner.build import build_ppo  # torch is needed for checkpoints only
+    from learner.checkpoint import Checkpoints
+
+    file = None if checkpoint == "last" else Path(checkpoint)
+    if file is not None and not file.is_file():
+        raise ConfigurationError(
+            f"--checkpoint {checkpoint}: neither best, last, a checkpoint file nor an export"
+        )
+    ppo = build_ppo(config, description, update_epochs=1)
+    checkpoints = Checkpoints(directory / CHECKPOINTS, run, description.digest, keep=1)
+    snapshot = checkpoints.peek(ppo, file)
+    if snapshot is None:
+        raise ConfigurationError(f"{checkpoints.directory} holds no checkpoint")
+    progress = snapshot.progress
+    return Weights(
+        epoch=snapshot.epoch,
+        version=snapshot.version,
+        update=progress.update,
+        trained_steps=progress.trained_steps,
+        env_steps=snapshot.books.ledger.env_steps,
+        spec=description.digest,
+        arrays=ppo.acting_arrays(),
+    )
