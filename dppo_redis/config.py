@@ -194,6 +194,8 @@ class RunConfig(Section):
     """Lock-step mode: updates after which a checkpoint is written and all environments start anew"""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Where the learner computes: auto, cpu, cuda or cuda:N"""
+    init_from: str | None = Field(None, max_length=4096)
+    """Begin with what was learnt in a run's directory, a checkpoint file or an export; not with --resume"""
     ppo: PpoConfig = PpoConfig()
     network: NetworkConfig = NetworkConfig()
     evaluation: EvaluationConfig = EvaluationConfig()

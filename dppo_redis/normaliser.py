@@ -30,6 +30,12 @@ class RunningMoments:
         """Before the first row: mean 0, and variance 1 by convention."""
         return RunningMoments(0, np.zeros(size), np.zeros(size))
 
+    @staticmethod
+    def from_scale(count: int, mean: FloatArray, inverse_std: FloatArray) -> "RunningMoments":
+        """What `count` rows would have left behind to give this mean and this 1 / standard deviation."""
+        variance = np.maximum(np.square(1.0 / inverse_std.astype(np.float64)) - _EPSILON, 0.0)
+        return RunningMoments(count, mean.astype(np.float64), variance * count)
+
     def merge(self, rows: Array) -> "RunningMoments":
         """The moments after seeing `rows` [B, O] as well.
 

@@ -38,6 +38,7 @@ from learner.loop import Learner
 from learner.metrics import MetricsFiles
 from learner.progress import Progress
 from learner.takeover import stand_by, take_over
+from learner.warm_start import warm_start
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,8 @@ def _build(
         logging.getLogger("dppo").warning("%s", warning)
     wait = partial(stand_by, store, patience, stop) if options.standby else None
     snapshot = take_over(authority, checkpoints, ppo, wait)
+    if snapshot is None and config.init_from is not None:
+        warm_start(ppo, Path(config.init_from))
     progress = snapshot.progress if snapshot else Progress()
     if snapshot:
         history.write("resumed", update=progress.update, epoch=snapshot.epoch, version=snapshot.version)

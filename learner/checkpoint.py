@@ -26,9 +26,9 @@ from learner.staleness import Lineage
 
 FORMAT = 1
 _PARTS = frozenset(
-    ("format", "run", "spec", "model", "optimizer", "observation_moments", "return_moments", "minibatch_rng",
-     "torch_rng", "progress", "epoch", "version", "lineage", "marks", "ledger", "last_entries_added",
-     "actor_boots")
+    ("format", "run", "spec", "spec_values", "model", "optimizer", "observation_moments", "return_moments",
+     "minibatch_rng", "torch_rng", "progress", "epoch", "version", "lineage", "marks", "ledger",
+     "last_entries_added", "actor_boots")
 )  # fmt: skip
 _log = logging.getLogger("dppo")
 
@@ -44,6 +44,30 @@ class Snapshot:
     marks: Marks
     books: Books
     actor_boots: Mapping[str, int]
+
+
+def read_values(file: Path) -> dict[str, Any]:
+    """All parts of a checkpoint, of whatever run.
+
+    Raises:
+        CheckpointError: it is damaged or incomplete.
+    """
+    try:
+        values = torch.load(file, weights_only=True, map_location="cpu")
+    except Exception as error:
+        raise CheckpointError(f"{file.name} is damaged ({type(error).__name__})") from error
+    if not isinstance(values, dict) or set(values) != _PARTS or values["format"] != FORMAT:
+        raise CheckpointError(f"{file.name} is not a complete checkpoint of format {FORMAT}")
+    try:
+        Progress.from_dict(values["progress"])
+    except KeyError as error:
+        raise CheckpointError(f"{file.name} is not complete: {error}") from error
+    return values
+
+
+def newest_first(directory: Path) -> list[Path]:
+    """All checkpoints in a directory."""
+    return sorted(directory.glob("checkpoint-*.pt"), reverse=True)
 
 
 class Checkpoints:
@@ -103,7 +127,7 @@ class Checkpoints:
 
     def files(self) -> list[Path]:
         """All checkpoints, newest first."""
-        return sorted(self.directory.glob("checkpoint-*.pt"), reverse=True)
+        return newest_first(self.directory)
 
     def _resumable(self) -> list[Path]:
         """Those at the start of a segment, newest first."""
@@ -153,16 +177,7 @@ class Checkpoints:
         return None
 
     def _read(self, file: Path) -> dict[str, Any]:
-        try:
-            values = torch.load(file, weights_only=True, map_location="cpu")
-        except Exception as error:
-            raise CheckpointError(f"{file.name} is damaged ({type(error).__name__})") from error
-        if not isinstance(values, dict) or set(values) != _PARTS or values["format"] != FORMAT:
-            raise CheckpointError(f"{file.name} is not a complete checkpoint of format {FORMAT}")
-        try:
-            Progress.from_dict(values["progress"])
-        except KeyError as error:
-            raise CheckpointError(f"{file.name} is not complete: {error}") from error
+        values = read_values(file)
         if values["run"] != self._run or values["spec"] != self._spec:
             raise ConfigurationError(
                 f"{file} belongs to run {values['run']} with spec {values['spec']}; "
@@ -175,6 +190,7 @@ class Checkpoints:
             "format": FORMAT,
             "run": self._run,
             "spec": self._spec,
+            "spec_values": ppo.spec.to_json(),  # for a warm start elsewhere
             "model": ppo.model.state_dict(),
             "optimizer": ppo.optimizer.state_dict(),
             "observation_moments": ppo.observation_moments.to_dict(),

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import tyro
 
@@ -92,5 +92,7 @@ def read_options(kind: type[T], argv: Sequence[str] | None, prog: str) -> T:
     # A dictionary with a default could only be changed, not added to, on the command line.
     bare = base.model_copy(update={"env_kwargs": {}})
     options = parse_arguments(kind, argv, prog, default=kind(config=bare))
-    env_kwargs = {**base.env_kwargs, **options.config.env_kwargs}
-    return replace(options, config=options.config.model_copy(update={"env_kwargs": env_kwargs}))
+    changes: dict[str, Any] = {"env_kwargs": {**base.env_kwargs, **options.config.env_kwargs}}
+    if options.config.init_from is not None:  # the learner may run elsewhere
+        changes["init_from"] = str(Path(options.config.init_from).absolute())
+    return replace(options, config=options.config.model_copy(update=changes))

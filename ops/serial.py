@@ -33,6 +33,7 @@ from learner.metrics import MetricsFiles, make_record
 from learner.ppo_update import PpoUpdate, UpdateReport
 from learner.progress import Progress
 from learner.staleness import Lineage
+from learner.warm_start import check_before_start, warm_start
 from ops import cli
 from ops.ageing import PolicyHistory
 from ops.options import SerialOptions, read_options
@@ -210,11 +211,14 @@ def make_serial(config: RunConfig, run_dir: Path, screen: Screen, stop: StopRequ
     spaces = inspect(source_of(config), use_mask=config.use_action_mask)
     derived = derive(config, spaces.observation, spaces.action, serial=True)
     description = describe_run(config, spaces.observation, spaces.action, derived.rollout_steps)
+    ppo = build_ppo(config, description, derived.update_epochs)
+    if config.init_from is not None:
+        warm_start(ppo, Path(config.init_from))
     return Serial(
         config=config,
         description=description,
         sampling=make_sampling(config, description),
-        ppo=build_ppo(config, description, derived.update_epochs),
+        ppo=ppo,
         metrics=MetricsFiles(run_dir, first_update=0),
         run_dir=run_dir,
         screen=screen,
@@ -236,6 +240,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     derived = derive(config, spaces.observation, spaces.action, serial=True)
     directory = choose(config, options.run, options.run_dir, resume=False)
     check(directory, resume=False, overwrite=options.overwrite)
+    check_before_start(config, spaces, directory.path)
     claim(directory)
     as_used = config.model_copy(update={"rollout_steps": derived.rollout_steps})
     prepare(directory, as_used, resume=False)

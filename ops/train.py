@@ -52,6 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if url is not None:
         check_shared(url, options, directory, stop)
     check(directory, resume=options.resume, overwrite=options.overwrite)
+    if config.init_from is not None and not options.resume:
+        from learner.warm_start import check_before_start  # torch, which other starts need not wait for
+
+        check_before_start(config, spaces, directory.path)
     # A resumed run keeps its rollout length, whatever the number of actors then.
     as_used = config.model_copy(update={"rollout_steps": derived.rollout_steps})
     if options.resume:

@@ -1,0 +1,163 @@
+"""Where a new run's network may start: another run's directory, a checkpoint file, or an export.
+
+Takes over the policy, the value network where the source has one, and the observation statistics.
+The optimiser and all counters begin anew.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dppo_redis.config import RunConfig
+from dppo_redis.environments import EnvironmentSpaces
+from dppo_redis.errors import CheckpointError, ConfigurationError
+from dppo_redis.exports import acting_differences, is_export, read_export
+from dppo_redis.normaliser import RunningMoments
+from dppo_redis.run_files import BEST_POLICY, CHECKPOINTS, CONFIG, describe_directory, read_best
+from dppo_redis.spec import Spec, describe_run
+from dppo_redis.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN, Weights
+from learner.checkpoint import newest_first, read_values
+from learner.ppo_update import PpoUpdate
+
+_VALUE = "value."
+_log = logging.getLogger("dppo")
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a network may start from."""
+
+    path: Path  # the file or the export
+    spec: Spec
+    network: dict[str, Tensor]  # with or without the value network
+    observation_moments: RunningMoments | None
+    return_moments: RunningMoments | None
+    trained_steps: int
+
+
+def read_source(path: Path) -> Source:
+    """Read whatever `path` is.
+
+    Raises:
+        ConfigurationError: there is nothing to start from, or it is damaged.
+    """
+    try:
+        if is_export(path):
+            export = read_export(path)
+            return _from_weights(path, export.weights, export.spec)
+        if (path / CONFIG).is_file():
+            return _from_run(path)
+        if path.name == BEST_POLICY:
+            return _from_best(path.parent)
+        if path.is_file():
+            return _from_checkpoint(path)
+    except CheckpointError as error:
+        raise ConfigurationError(f"init_from: {path}: {error}") from error
+    raise ConfigurationError(f"init_from: {path} is no run's directory, no checkpoint and no export")
+
+
+def check_source(source: Source, spec: Spec) -> None:
+    """Refuse a source whose policy means something else.
+
+    Raises:
+        ConfigurationError: says what differs.
+    """
+    differences = acting_differences(spec, source.spec)
+    if differences:
+        raise ConfigurationError(
+            f"init_from: {source.path} is for another spec ({'; '.join(differences)}): "
+            "network, spaces, frame stack and normalisation have to be alike"
+        )
+
+
+def check_before_start(config: RunConfig, spaces: EnvironmentSpaces, run_dir: Path) -> None:
+    """Refuse a warm start that cannot work before the first thing is written, if the run wants one.
+
+    Raises:
+        ConfigurationError: nothing is there, it is damaged or of another spec, or the run would remove it.
+    """
+    if config.init_from is None:
+        return
+    path = Path(config.init_from)
+    if path.resolve().is_relative_to(run_dir.resolve()):
+        raise ConfigurationError(
+            f"init_from: {path} lies in the directory of the run to begin: choose another --run-dir"
+        )
+    spec = describe_run(config, spaces.observation, spaces.action, config.rollout_steps or 0).spec
+    check_source(read_source(path), spec)
+
+
+def warm_start(ppo: PpoUpdate, path: Path) -> None:
+    """Let `ppo`, just built, begin with what was learnt in `path`.
+
+    Raises:
+        ConfigurationError: it is of another spec, or damaged.
+    """
+    source = read_source(path)
+    check_source(source, ppo.spec)
+    network = dict(source.network)
+    # A value network knows returns in its run's scale: of no use in another one.
+    same_scale = (source.spec.return_discount is None) == (ppo.spec.return_discount is None)
+    if not same_scale:
+        network = {name: x for name, x in network.items() if not name.startswith(_VALUE)}
+    elif source.return_moments is not None:
+        ppo.return_moments = source.return_moments
+    own = {name: x for name, x in ppo.model.state_dict().items() if name.startswith(_VALUE)}
+    try:
+        ppo.model.load_state_dict({**own, **network})
+    except RuntimeError as error:
+        raise ConfigurationError(f"init_from: {source.path} does not fit the network: {error}") from error
+    if source.observation_moments is not None:
+        ppo.observation_moments = source.observation_moments
+    critic = "policy and value network" if own.keys() <= network.keys() else "policy"
+    _log.info("starting from the %s of %s after %d steps", critic, source.path, source.trained_steps)
+
+
+def _from_run(run_dir: Path) -> Source:
+    """Its newest readable checkpoint, else its best policy: a serial run has no checkpoint."""
+    for file in newest_first(run_dir / CHECKPOINTS):
+        try:
+            return _from_checkpoint(file)
+        except CheckpointError as error:
+            _log.warning("%s; trying the one before", error)
+    return _from_best(run_dir)
+
+
+def _from_checkpoint(file: Path) -> Source:
+    values = read_values(file)
+    return Source(
+        path=file,
+        spec=Spec.from_json(values["spec_values"]),
+        network=values["model"],
+        observation_moments=RunningMoments.from_dict(values["observation_moments"]),
+        return_moments=RunningMoments.from_dict(values["return_moments"]),
+        trained_steps=values["progress"]["trained_steps"],
+    )
+
+
+def _from_best(run_dir: Path) -> Source:
+    spec = describe_directory(run_dir).spec
+    return _from_weights(run_dir / BEST_POLICY, read_best(run_dir, spec), spec)
+
+
+def _from_weights(path: Path, weights: Weights, spec: Spec) -> Source:
+    arrays = weights.network_arrays()
+    return Source(
+        path=path,
+        spec=spec,
+        network={name: torch.from_numpy(array.copy()) for name, array in arrays.items()},
+        observation_moments=_moments(weights),
+        return_moments=None,
+        trained_steps=weights.trained_steps,
+    )
+
+
+def _moments(weights: Weights) -> RunningMoments | None:
+    """The statistics that a publication's normaliser came from: they counted the rows trained on."""
+    if NORMALISER_MEAN not in weights.arrays:
+        return None
+    mean, inverse_std = weights.arrays[NORMALISER_MEAN], weights.arrays[NORMALISER_INVERSE_STD]
+    return RunningMoments.from_scale(max(1, weights.trained_steps), mean, inverse_std)
