@@ -13,6 +13,8 @@ COMMANDS = {
     "train": ("ops.train", "train an environment with a fleet of actors, through Redis"),
     "serial": ("ops.serial", "train in one process, without Redis: the baseline"),
     "evaluate": ("ops.evaluate", "play episodes with what a run has learnt"),
+    "enjoy": ("ops.enjoy", "watch what a run has learnt, in a window or as a video"),
+    "export": ("ops.export", "write what a run has learnt as safetensors, JSON and ONNX"),
     "plot": ("ops.compare", "compare the training curves of runs"),
     "bench": ("ops.bench.__main__", "run a study: what the age of the data costs"),
     "status": ("ops.status", "show what a run is doing"),

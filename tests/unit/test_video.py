@@ -1,0 +1,26 @@
+"""What cannot be filmed is refused in words."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dppo_redis.errors import ConfigurationError
+from ops import video
+from ops.video import Video
+
+
+def test_a_missing_package_is_named_by_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(video.FORMATS, ".gif", ("no_such_package",))
+    with pytest.raises(ConfigurationError, match=r"extra `video`: pip install 'imageio\[ffmpeg\]'"):
+        Video(tmp_path / "film.gif", 30)
+
+
+def test_pictures_of_another_kind_are_refused_by_what_they_are(tmp_path: Path) -> None:
+    film = Video(tmp_path / "film.gif", 30)
+    film.add(np.zeros((8, 8, 3), np.uint8))
+    for picture in (np.zeros((8, 8), np.uint8), np.zeros((8, 8, 3), np.float32), None):
+        with pytest.raises(ConfigurationError, match="not bytes"):
+            film.add(picture)
+    film.close()
+    assert film.frames == 1
