@@ -14,15 +14,17 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 def run(arguments: Sequence[str], directory: Path | None = None) -> dict[str, Any]:
     """Run `dppo-redis ARGUMENTS --json`; its artefacts stay only where `directory` is given."""
     with tempfile.TemporaryDirectory(prefix="dppo-bench-") as temporary:
-        run_dir = directory or Path(temporary) / "run"
-        command = [sys.executable, "-m", "ops", *arguments, "--json", "--run-dir", str(run_dir)]
-        finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-        if finished.returncode != 0:
-            raise SystemExit(
-                f"{' '.join(command)} ended with {finished.returncode}:\n{finished.stderr[-2000:]}"
-            )
-        result: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
-        return result
+        return call([*arguments, "--run-dir", str(directory or Path(temporary) / "run")])
+
+
+def call(arguments: Sequence[str]) -> dict[str, Any]:
+    """Run `dppo-redis ARGUMENTS --json` and return the object it prints."""
+    command = [sys.executable, "-m", "ops", *arguments, "--json"]
+    finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    if finished.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} ended with {finished.returncode}:\n{finished.stderr[-2000:]}")
+    result: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
+    return result
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

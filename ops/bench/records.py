@@ -1,0 +1,118 @@
+"""What is kept of a scored run: one JSON line each, small enough to be committed.
+
+The results page and the figure are made from these lines alone, so anyone can rebuild them.
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Mode = Literal["serial", "distributed"]
+MODES: tuple[Mode, ...] = ("serial", "distributed")
+_POINTS = 60  # of a curve; the line of a run stays near 2 kB
+# 97.5 % points of Student's t with 1, 2, ... degrees of freedom.
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """Greedy episodes with one policy."""
+
+    return_mean: float
+    episodes: int
+    trained_steps: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run: what was played, by which code, and what came out."""
+
+    recipe: str  # ops/runs/RECIPE.toml
+    env_id: str
+    mode: Mode
+    actors: int
+    seed: int
+    commit: str
+    command: str
+    trained_steps: int
+    train_return: float  # mean of the last 100 training episodes
+    best: Greedy  # of the best of the evaluations made during training
+    last: Greedy  # of the final weights
+    train_s: float  # learning, from the first rollout to the last update
+    wall_s: float  # of the whole command
+    staleness_mean: float  # updates
+    staleness_max: int
+    stale_share: float  # of all rollouts settled
+    versions: dict[str, str]  # of Python and the packages that decide a score
+    finished: str  # date
+    curve: tuple[tuple[int, float], ...]  # (environment steps, mean of the last 100 training returns)
+
+    @property
+    def key(self) -> tuple[str, Mode, int]:
+        """What makes two runs the same experiment."""
+        return self.recipe, self.mode, self.seed
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean over seeds, and the half-width of its 95 % confidence interval."""
+
+    mean: float
+    half: float | None  # None for a single seed
+    seeds: int
+    lowest: float
+
+    def __str__(self) -> str:
+        half = "" if self.half is None else f" ± {self.half:,.{_digits(self.mean)}f}"
+        return f"{self.mean:,.{_digits(self.mean)}f}{half}"
+
+
+def _digits(mean: float) -> int:
+    return 0 if abs(mean) >= 1000 else 1
+
+
+def score(values: Sequence[float]) -> Score:
+    """Mean and 95 % interval by Student's t: x +- t s / sqrt(n); up to 10 seeds."""
+    n = len(values)
+    half = _T[n - 2] * statistics.stdev(values) / math.sqrt(n) if n > 1 else None
+    return Score(statistics.fmean(values), half, n, min(values))
+
+
+def relative(distributed: float, serial: float) -> float:
+    """Distributed in units of serial; returns that are costs (negative) are compared as costs."""
+    return distributed / serial if serial > 0 else serial / distributed
+
+
+def thin(curve: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    """At most about 60 points of a curve, its ends among them, returns to two decimals."""
+    places = {round(i * (len(curve) - 1) / (_POINTS - 1)) for i in range(_POINTS)} if curve else set()
+    return tuple((curve[i][0], round(curve[i][1], 2)) for i in sorted(places))
+
+
+def read(file: Path) -> list[Record]:
+    """All records, in the order of their lines; none where there is no file."""
+    if not file.exists():
+        return []
+    return [_from_dict(json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines() if line]
+
+
+def append(file: Path, record: Record) -> None:
+    """Keep one more record."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(asdict(record), separators=(",", ":")) + "\n")
+
+
+def _from_dict(values: dict[str, Any]) -> Record:
+    curve = tuple((int(steps), float(value)) for steps, value in values["curve"])
+    greedy = {name: Greedy(**values[name]) for name in ("best", "last")}
+    return Record(**{**values, **greedy, "curve": curve})
+
+
+def of(records: Iterable[Record], recipe: str, mode: Mode) -> list[Record]:
+    """The runs of one recipe in one mode, by seed."""
+    return sorted((r for r in records if r.recipe == recipe and r.mode == mode), key=lambda r: r.seed)

@@ -1,0 +1,160 @@
+"""`python -m ops.bench.scores run|page`: the scores of the recipes in `ops/runs`, serial and distributed.
+
+`run` plays what is missing and adds a line for each run to scores.jsonl; `page` makes RESULTS.md and
+its figure from these lines. A run is started from committed files only, so that its commit says what ran.
+"""
+
+import argparse
+import datetime
+import importlib.metadata
+import platform
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dppo_redis.config import RunConfig, load_toml
+from ops.bench import scores_figure, scores_page
+from ops.bench.records import MODES, Greedy, Mode, Record, append, read, thin
+from ops.bench.runs import REPOSITORY, call, run
+from ops.plot import read_metrics
+
+RECIPES = REPOSITORY / "ops" / "runs"
+RESULTS = Path(__file__).parent / "scores.jsonl"
+PAGE = Path(__file__).parent / "RESULTS.md"
+FIGURE = Path(__file__).parent / "figures" / "scores.png"
+_EPISODES = 100
+_PACKAGES = ("gymnasium", "mujoco", "box2d", "torch", "numpy")
+
+
+def commit_in_use() -> str:
+    """The commit of the working tree, which must be what runs.
+
+    Raises:
+        SystemExit: a tracked file differs from it, the results aside.
+    """
+    made_here = [str(file.relative_to(REPOSITORY)) for file in (RESULTS, PAGE, FIGURE)]
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *(f":!{x}" for x in made_here))
+    if changed:
+        raise SystemExit(f"commit or stash first, or the results would name a wrong commit:\n{changed}")
+    return _git("rev-parse", "--short=12", "HEAD")
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(REPOSITORY), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that decide a score, where they are installed."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def play(recipe: str, mode: Mode, seed: int, directory: Path, commit: str) -> Record:
+    """Train one recipe with one seed, then evaluate what it has learnt."""
+    file = (RECIPES / f"{recipe}.toml").relative_to(REPOSITORY)
+    arguments = ["train" if mode == "distributed" else "serial", "--config", str(file), "--seed", str(seed)]
+    summary = run(arguments, directory)
+    config = load_toml(directory / "config.toml")
+    best = _greedy(directory, "best")
+    # The baseline keeps no checkpoints: its own evaluation of its final weights stands instead.
+    last = _greedy(directory, "last") if mode == "distributed" else _own_evaluation(summary)
+    return _record(recipe, mode, config, summary, best, last, directory, commit, " ".join(arguments))
+
+
+def _greedy(directory: Path, checkpoint: str) -> Greedy:
+    options = ["--episodes", str(_EPISODES), "--checkpoint", checkpoint]
+    result = call(["evaluate", str(directory), *options])
+    return Greedy(round(result["return_mean"], 2), result["episodes"], result["trained_steps"])
+
+
+def _own_evaluation(summary: dict[str, Any]) -> Greedy:
+    return Greedy(round(summary["return_mean"], 2), summary["return_episodes"], summary["trained_steps"])
+
+
+def _record(
+    recipe: str,
+    mode: Mode,
+    config: RunConfig,
+    summary: dict[str, Any],
+    best: Greedy,
+    last: Greedy,
+    directory: Path,
+    commit: str,
+    arguments: str,
+) -> Record:
+    staleness = summary.get("staleness", {"mean": 0.0, "max": 0})
+    ledger = summary.get("ledger", {"stale": 0, "trained": 1})
+    rows = [row for row in read_metrics(directory) if row["return_mean"]]
+    return Record(
+        recipe=recipe,
+        env_id=config.env_id,
+        mode=mode,
+        actors=config.actors if mode == "distributed" else 0,
+        seed=config.seed,
+        commit=commit,
+        command=f"dppo-redis {arguments}",
+        trained_steps=summary["trained_steps"],
+        train_return=round(summary["train_return_mean"], 2),
+        best=best,
+        last=last,
+        train_s=round(summary["train_s"], 1),
+        wall_s=round(summary["wall_s"], 1),
+        staleness_mean=round(staleness["mean"], 2),
+        staleness_max=staleness["max"],
+        stale_share=round(ledger["stale"] / max(1, ledger["stale"] + ledger["trained"]), 4),
+        versions=versions(),
+        finished=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        curve=thin([(int(row["trained_steps"]), float(row["return_mean"])) for row in rows]),
+    )
+
+
+def play_missing(recipes: Sequence[str], modes: Sequence[Mode], seeds: Sequence[int], results: Path) -> None:
+    """Every combination that has no record yet, one after another; each is kept as it comes."""
+    commit = commit_in_use()
+    for recipe in recipes:
+        for mode in modes:
+            for seed in seeds:
+                if (recipe, mode, seed) in {record.key for record in read(results)}:
+                    continue
+                with tempfile.TemporaryDirectory(prefix="dppo-scores-") as temporary:
+                    record = play(recipe, mode, seed, Path(temporary) / "run", commit)
+                append(results, record)
+                print(
+                    f"{recipe} {mode} seed {seed}: {record.train_return} in {record.wall_s:.0f} s", flush=True
+                )
+
+
+def make_page(results: Path, page: Path, figure: Path) -> None:
+    """The page and its figure, from the records alone."""
+    records = read(results)
+    scores_figure.draw(records, figure)
+    page.write_text(scores_page.build(records, figure.relative_to(page.parent)), encoding="utf-8")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    commands = parser.add_subparsers(dest="command", required=True)
+    playing = commands.add_parser("run", help="play what has no record yet")
+    playing.add_argument("--recipes", nargs="+", default=sorted(file.stem for file in RECIPES.glob("*.toml")))
+    playing.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
+    playing.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    commands.add_parser("page", help="make the page from the records")
+    options = parser.parse_args(argv)
+    if options.command == "run":
+        play_missing(options.recipes, options.modes, options.seeds, options.results.resolve())
+    else:
+        make_page(options.results, PAGE, FIGURE)
+
+
+if __name__ == "__main__":
+    main()
