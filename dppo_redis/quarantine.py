@@ -30,7 +30,9 @@ def read_quarantine(client: Client, keys: RunKeys) -> list[Quarantined]:
 
 def clear_quarantine(client: Client, keys: RunKeys) -> int:
     """Remove all of it; returns how many there were. Redis errors pass through."""
-    return int(client.xtrim(keys.quarantine, maxlen=0, approximate=False))
+    count = int(client.xlen(keys.quarantine))
+    client.unlink(keys.quarantine)
+    return count
 
 
 def _parse(entry_id: bytes, record: Mapping[bytes, bytes]) -> Quarantined:

@@ -10,9 +10,9 @@ import random
 import re
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import redis
 from redis.backoff import NoBackoff
@@ -85,6 +85,33 @@ def eviction_warning(client: Client) -> str:
         f"this Redis evicts keys when its memory is full (maxmemory-policy {policy}): weights or all "
         "rollouts may vanish; set it to noeviction"
     )
+
+
+def round_trip(client: Client, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    """Plain replies to several commands, an error among them in its place.
+
+    As redis-py's pipeline, which writes a large command and small ones apart: one write instead wakes
+    the server once, and halves what a push costs both sides.
+
+    Raises:
+        redis.ConnectionError, redis.TimeoutError: some may have been carried out.
+    """
+    pool = client.connection_pool
+    connection: Any = pool.get_connection()
+    try:
+        pieces = connection.pack_commands(commands)
+        small = sum(map(len, pieces)) < _READ_BYTES
+        connection.send_packed_command([b"".join(pieces)] if small else pieces)
+        return [_read_reply(connection) for _ in commands]
+    finally:
+        pool.release(connection)
+
+
+def _read_reply(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except redis.ResponseError as error:
+        return error
 
 
 @contextmanager

@@ -26,7 +26,7 @@ class Holder:
 
     host: str
     pid: int
-    left_ms: int  # until the registration runs out
+    beat: bytes  # when it last beat, by its own clock
 
     @property
     def is_dead(self) -> bool:
@@ -52,12 +52,12 @@ class Registry:
     def holder(self, slot: int) -> Holder | None:
         """Who last said to be the actor of this slot; None where that was long ago."""
         pipeline = self._client.pipeline(transaction=False)
-        pipeline.hmget(self._keys.actor(slot), ["host", "pid"])
-        pipeline.pttl(self._keys.actor(slot))
-        (host, pid), left_ms = pipeline.execute()
+        for name in ("host", "pid", "time"):
+            pipeline.hget(self._keys.actor(slot), name)
+        host, pid, beat = pipeline.execute()
         if host is None or pid is None or not pid.isdigit():
             return None
-        return Holder(host.decode(errors="replace"), int(pid), int(left_ms))
+        return Holder(host.decode(errors="replace"), int(pid), beat or b"")
 
     def beat(self, slot: int, report: Mapping[str, str | int | float]) -> None:
         """Say that this actor lives, and what it is doing."""
@@ -66,7 +66,13 @@ class Registry:
         # The renewal comes first: at the server's memory limit it still works, HSET does not.
         pipeline.pexpire(key, ACTOR_TTL_MS)
         pipeline.hset(
-            key, mapping={**dict[Any, Any](report), "host": socket.gethostname(), "pid": os.getpid()}
+            key,
+            mapping={
+                **dict[Any, Any](report),
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "time": round(time.time(), 3),
+            },
         )
         pipeline.pexpire(key, ACTOR_TTL_MS)
         pipeline.zadd(self._keys.actors, {str(slot): time.time()})

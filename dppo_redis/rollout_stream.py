@@ -17,7 +17,14 @@ from dppo_redis.history import NO_HISTORY, History
 from dppo_redis.keys import CONSUMER, GROUP, RunKeys
 from dppo_redis.logs import Rarely
 from dppo_redis.pending import PendingEntries
-from dppo_redis.redis_client import Client, SizeWatch, TransientError, backoff, classify
+from dppo_redis.redis_client import (
+    Client,
+    SizeWatch,
+    TransientError,
+    backoff,
+    classify,
+    round_trip,
+)
 from dppo_redis.rollout import RolloutHeader
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.weight_store import parse_weights_id
@@ -82,6 +89,11 @@ class RolloutProducer:
         self._keys = keys
         self._stop = stop
         self._history = history
+        self._questions = (  # a look
+            ("XLEN", keys.rollouts),
+            ("HMGET", keys.weights, "epoch", "version"),
+            ("HMGET", keys.control, "state", "backlog_high"),
+        )
         self._rarely = Rarely()
         self._learner_is_starting = False
         self._size = SizeWatch(client)
@@ -90,7 +102,11 @@ class RolloutProducer:
 
     def look(self) -> Situation:
         """Backlog, weights and control in one round trip. Redis errors pass through."""
-        return self._situation(self._ask(self._client.pipeline(transaction=False)).execute())
+        replies = round_trip(self._client, self._questions)
+        for reply in replies:
+            if isinstance(reply, redis.RedisError):
+                raise reply
+        return self._situation(replies)
 
     def push(self, header: RolloutHeader, payload: bytes) -> Situation | None:
         """Send a rollout and look, in one round trip; waits until Redis has taken it.
@@ -119,11 +135,16 @@ class RolloutProducer:
 
     def _try_push(self, entry: dict[Any, Any]) -> list[Any] | None:
         """The replies to the look once Redis has taken the entry; None where it did not."""
-        pipeline = self._client.pipeline(transaction=False)
         # NOMKSTREAM: a stream without the learner's group would take rollouts nobody reads.
-        pipeline.xadd(self._keys.rollouts, entry, nomkstream=True)
+        command = [
+            "XADD",
+            self._keys.rollouts,
+            "NOMKSTREAM",
+            "*",
+            *(x for pair in entry.items() for x in pair),
+        ]
         try:
-            added, *rest = self._ask(pipeline).execute(raise_on_error=False)
+            added, *rest = round_trip(self._client, [command, *self._questions])
         except (redis.ConnectionError, redis.TimeoutError) as error:
             self._explain(classify(error))
             self.ambiguous += 1
@@ -141,19 +162,13 @@ class RolloutProducer:
         if self._learner_is_starting:
             return None
         self._history.write("confirmed", boot=entry["boot"], seq=int(entry["seq"]), id=added)
-        return cast(list[Any], rest)
+        return rest
 
     def _explain(self, error: Exception) -> None:
         if not isinstance(error, TransientError):
             raise error
         if self._rarely.due():
             _log.warning("waiting to push a rollout: %s", error)
-
-    def _ask(self, pipeline: Any) -> Any:
-        pipeline.xlen(self._keys.rollouts)
-        pipeline.hmget(self._keys.weights, ["epoch", "version"])
-        pipeline.hmget(self._keys.control, ["state", "backlog_high"])
-        return pipeline
 
     @staticmethod
     def _situation(replies: list[Any]) -> Situation:

@@ -166,7 +166,7 @@ class Intake:
         marks = self.marks.to_dict()
         for accepted in self._gathered:
             header = accepted.header
-            marks[header.boot] = min(marks[header.boot], header.seq - 1)
+            marks[header.boot] = min(marks.get(header.boot, header.seq), header.seq - 1)
         return Marks(marks)
 
     @property

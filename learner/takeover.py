@@ -26,7 +26,7 @@ def stand_by(store: RunStore, patience: Patience, stop: StopRequest) -> None:
     while True:
         if patience.call("read control", store.control).state == STOP:
             raise StoppedError(f"run {store.keys.run} is over")
-        holder, _ = patience.call("look at the lease", store.lease)
+        holder = patience.call("look at the lease", store.leader)
         if not holder:
             return
         if rarely.due():

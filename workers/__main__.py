@@ -92,16 +92,15 @@ def refuse_living_holder(registry: Registry, slot: int, patience: Patience, stop
     """
     first = patience.call("look at the slot", lambda: registry.holder(slot))
     deadline = time.monotonic() + 2.5 * BEAT_PERIOD_S
-    holder, left_ms = first, first.left_ms if first else 0
+    holder = first
     while holder and not holder.is_dead and time.monotonic() < deadline and not stop.requested:
         stop.sleep(0.2)
         holder = patience.call("look at the slot", lambda: registry.holder(slot))
-        if holder and holder.left_ms > left_ms:
+        if holder and holder != first:
             raise ConfigurationError(
                 f"slot {slot} belongs to a living actor, {holder.host}:{holder.pid}: "
                 "stop that one, or leave out --slot"
             )
-        left_ms = holder.left_ms if holder else 0
 
 
 def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:

@@ -16,23 +16,34 @@ local function add(field, by)
   end
 end
 
-local answer, totals, names = {'settled', 0}, {}, {}
+local answer, totals, names, ids = {'settled', 0}, {}, {}, {}
 local function count(field, by)
   if not totals[field] then names[#names + 1] = field end
   totals[field] = (totals[field] or 0) + by
 end
 
+local function acknowledge()
+  if #ids > 0 then redis.call('XACK', KEYS[2], ARGV[2], unpack(ids)) end
+  ids = {}
+end
+
 for i = 3, #ARGV, 4 do
   local id, outcome, reason, steps = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
-  redis.call('XACK', KEYS[2], ARGV[2], id)
+  ids[#ids + 1] = id
+  if #ids == 1000 then acknowledge() end
   local removed = redis.call('XDEL', KEYS[2], id)
   if removed == 1 then
     answer[2] = answer[2] + 1
     count(outcome, 1)
     if reason ~= '' then count(outcome .. ':' .. reason, 1) end
-    if steps > 0 then add('steps:' .. outcome, ARGV[i + 3]) end
+    if steps > 2 ^ 40 then -- as text: a number of Lua's holds 53 bits
+      add('steps:' .. outcome, ARGV[i + 3])
+    elseif steps > 0 then
+      count('steps:' .. outcome, steps)
+    end
   end
   answer[#answer + 1] = removed
 end
+acknowledge()
 for _, field in ipairs(names) do add(field, totals[field]) end
 return answer

@@ -190,6 +190,14 @@ class TestSettle:
         assert client.xlen(keys.rollouts) == 0
         assert client.xpending(keys.rollouts, GROUP)["pending"] == 0
 
+    def test_thousands_are_settled_at_once(self, writes: FencedWrites, client: Client, keys: RunKeys) -> None:
+        entries = add_entries(client, keys, 2500)
+        client.xreadgroup(GROUP, "learner", {keys.rollouts: ">"})
+        counted = writes.settle(5, [Settlement(entry, Outcome.TRAINED, steps=8) for entry in entries])
+        assert counted == [True] * 2500
+        assert hash_of(client, keys.ledger) == {"trained": "2500", "steps:trained": "20000"}
+        assert client.xpending(keys.rollouts, GROUP)["pending"] == 0
+
     def test_a_repeated_settle_counts_nothing_twice(
         self, writes: FencedWrites, client: Client, keys: RunKeys
     ) -> None:

@@ -213,7 +213,7 @@ class TestSlots:
 
         def beat() -> None:
             while not stop.requested:
-                client.pexpire(keys.actor(2), ACTOR_TTL_MS)
+                client.hset(keys.actor(2), "time", time.time())
                 stop.sleep(0.5)
 
         with (
