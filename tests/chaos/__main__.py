@@ -23,6 +23,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1800)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=[], help="names of faults, such as kill_the_learner")
+    parser.add_argument("--haste", type=float, default=0.0, help="share of faults not waited for, 0 to 1")
     parser.add_argument("--report", type=Path, help="write the table to this file")
     parser.add_argument("--keep", type=Path, help="copy histories and logs into this new directory")
     options = parser.parse_args()
@@ -33,7 +34,8 @@ def main() -> int:
             kinds = [fault for fault in kinds if fault.__name__ != "fill_the_disk"]
             print("no small disk without root: the full disk is left out")
         try:
-            report = Injector(fleet, random.Random(options.seed), kinds, say=True).run(options.seconds)
+            rng = random.Random(options.seed)
+            report = Injector(fleet, rng, kinds, say=True, haste=options.haste).run(options.seconds)
         finally:
             if options.keep is not None:
                 fleet.keep(options.keep)

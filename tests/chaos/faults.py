@@ -90,9 +90,9 @@ def take_over_from_a_stopped_learner(fleet: Fleet, _rng: random.Random) -> None:
     with fleet.second_learner() as second:
         with stopped(first):
             before = fleet.number(fleet.keys.weights, "epoch")
-            wait_for(lambda: fleet.number(fleet.keys.weights, "epoch") > before, 60, "the second one leads")
+            wait_for(lambda: fleet.number(fleet.keys.weights, "epoch") > before, "the second one leads")
             time.sleep(1.0)
-        wait_for(lambda: fleet.learner() != first, 30, "the first one has ended")
+        wait_for(lambda: fleet.learner() != first, "the first one has ended")
         second.stop()
 
 
@@ -237,7 +237,7 @@ def _lose_replies(fleet: Fleet, role: str, marker: bytes, times: int) -> None:
     for _ in range(times):
         before = fleet.proxy.replies_lost
         fleet.proxy.lose_reply(role, marker)
-        wait_for(lambda: fleet.proxy.replies_lost > before, 30, f"a reply to {marker!r} is lost")  # noqa: B023
+        wait_for(lambda: fleet.proxy.replies_lost > before, f"a reply to {marker!r} is lost")  # noqa: B023
 
 
 # The disk
@@ -273,7 +273,7 @@ def push_what_is_too_old(fleet: Fleet, _rng: random.Random) -> None:
     _, entry = fleet.harvest()
     limit = fleet.number(fleet.keys.status, "staleness_limit")
     old = fleet.update + limit + 1
-    wait_for(lambda: fleet.update > old, 60, "it is too old")
+    wait_for(lambda: fleet.update > old, "it is too old")
     boot = secrets.token_hex(8)
     weights = {name: int(entry[name.encode()]) for name in ("epoch", "version", "update")}
     fleet.history.write("injected", boot=boot, seq=int(entry[b"seq"]), what="too old", **weights)

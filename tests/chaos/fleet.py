@@ -29,6 +29,7 @@ from tests.e2e.support import LEARNER, Command
 
 NAME = "chaos"
 _POLL_S = 0.05
+PATIENCE_S = 90.0  # a whole fleet starts anew, on a busy machine
 _DISK = "64m"
 
 
@@ -36,12 +37,12 @@ class ChaosError(Exception):
     """The fleet did not come to where the injector waited for it."""
 
 
-def wait_for(condition: Callable[[], bool], deadline_s: float, what: str) -> None:
-    """Return once `condition` holds; raise ChaosError after `deadline_s`."""
-    deadline = time.monotonic() + deadline_s
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    """Return once `condition` holds; raise ChaosError when it has not for PATIENCE_S."""
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         if time.monotonic() > deadline:
-            raise ChaosError(f"waited {deadline_s:g} s in vain until {what}")
+            raise ChaosError(f"waited {PATIENCE_S:g} s in vain until {what}")
         time.sleep(_POLL_S)
 
 
@@ -82,8 +83,8 @@ class Fleet:
 
     def wait_for_its_end(self) -> None:
         """Until the command and all it started have ended."""
-        wait_for(lambda: not self.command.running, 60, "the command has ended")
-        wait_for(lambda: not self.command.command_lines(), 60, "its services have ended")
+        wait_for(lambda: not self.command.running, "the command has ended")
+        wait_for(lambda: not self.command.command_lines(), "its services have ended")
         self.command.__exit__()
 
     def resume(self) -> None:
@@ -100,7 +101,7 @@ class Fleet:
 
     def pid(self, *words: str) -> int:
         """The process with these words in its command line, waiting for it."""
-        wait_for(lambda: self.command.pid_of(*words) is not None, 30, f"there is a process {words}")
+        wait_for(lambda: self.command.pid_of(*words) is not None, f"there is a process {words}")
         return self.command.pid_of(*words) or 0
 
     def second_learner(self) -> Command:
@@ -147,7 +148,7 @@ class Fleet:
                 found.extend(cast(Any, self.client.xrange(self.keys.rollouts, count=1)))
             return bool(found)
 
-        wait_for(some, 30, "there is an entry in the stream")
+        wait_for(some, "there is an entry in the stream")
         return found[0][0].decode(), found[0][1]
 
     def removed(self, entries: int | None, *, resets: bool, since: float | None = None) -> None:
@@ -180,7 +181,7 @@ class Fleet:
             recent = seen[-int(3 / _POLL_S) :]
             return len(recent) == int(3 / _POLL_S) and len(set(recent)) == 1
 
-        wait_for(still, 60, "the fleet has come to rest")
+        wait_for(still, "the fleet has come to rest")
         status = self.store.status()
         counters = self.store.counters()
         entries = [

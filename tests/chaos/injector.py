@@ -14,13 +14,13 @@ from typing import Any
 
 import redis
 
+from dppo_redis.config import load_toml
 from dppo_redis.registry import number
+from ops.run_directory import CONFIG
 from tests.chaos.checker import check, describe
 from tests.chaos.faults import FAULTS, Fault
-from tests.chaos.fleet import ChaosError, Fleet
+from tests.chaos.fleet import PATIENCE_S, ChaosError, Fleet, wait_for
 
-_FIRST_UPDATE_S = 60.0
-_LONGEST_RECOVERY_S = 60.0
 _POLL_S = 0.05
 
 
@@ -29,6 +29,7 @@ class Report:
     """What an attack has shown."""
 
     recoveries: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # seconds, by fault
+    hasty: int = 0  # faults that were followed by the next one at once
     seconds: float = 0.0
     best_evaluation: float = float("-inf")
     best_training: float = float("-inf")  # mean return of the last 100 episodes
@@ -37,7 +38,7 @@ class Report:
 
     @property
     def faults(self) -> int:
-        return sum(map(len, self.recoveries.values()))
+        return self.hasty + sum(map(len, self.recoveries.values()))
 
 
 @dataclass
@@ -49,12 +50,13 @@ class Injector:
     kinds: Sequence[Fault] = FAULTS
     report: Report = field(default_factory=Report)
     say: bool = False
+    haste: float = 0.0  # share of faults after which the next one comes before the fleet has recovered
 
     def run(self, seconds: float) -> Report:
         """Attack for so long, at least with each kind once when `seconds` is 0; then judge."""
         started = time.monotonic()
-        max_staleness = self._begin()
         try:
+            wait_for(lambda: self.fleet.update >= 3 and self.fleet.status() != {}, "the fleet trains")
             for fault in self._order(once=seconds == 0):
                 self._inject(fault)
                 if seconds and time.monotonic() - started > seconds:
@@ -64,17 +66,9 @@ class Injector:
             self.report.broken.append(f"{type(error).__name__}: {error}")
         self.report.seconds = time.monotonic() - started
         events = list(self.fleet.events())
-        self.report.broken += check(events, max_staleness)
+        self.report.broken += check(events, load_toml(self.fleet.run_dir / CONFIG).max_staleness)
         self.report.numbers = describe(events)
         return self.report
-
-    def _begin(self) -> int:
-        deadline = time.monotonic() + _FIRST_UPDATE_S
-        while self.fleet.update < 3 or not self.fleet.status():
-            if time.monotonic() > deadline:
-                raise ChaosError(f"no update within {_FIRST_UPDATE_S:g} s: {self.fleet.command.err}")
-            time.sleep(_POLL_S)
-        return int(self.fleet.status()["staleness_limit"])
 
     def _order(self, *, once: bool) -> Iterator[Fault]:
         """Every kind once in a random order, then again in another one."""
@@ -88,12 +82,19 @@ class Injector:
         self.fleet.history.write("fault", kind=kind)
         fault(self.fleet, self.rng)
         self.fleet.history.write("fault over", kind=kind)
-        took_s = self._recovery_s()
-        self.report.recoveries[kind].append(took_s)
-        self.fleet.history.write("recovered", kind=kind, seconds=round(took_s, 3))
-        if self.say:
-            print(f"{self.report.faults:4d}  {kind:34s} recovered after {took_s:5.2f} s", flush=True)
+        if self.rng.random() < self.haste:
+            self.report.hasty += 1
+            self._tell(kind, "the next one follows at once")
+        else:
+            took_s = self._recovery_s()
+            self.report.recoveries[kind].append(took_s)
+            self._tell(kind, f"recovered after {took_s:5.2f} s")
         time.sleep(self.rng.uniform(0.2, 1.5))
+
+    def _tell(self, kind: str, how: str) -> None:
+        self.fleet.history.write("recovered", kind=kind, how=how)
+        if self.say:
+            print(f"{self.report.faults:4d}  {kind:34s} {how}", flush=True)
 
     def _recovery_s(self) -> float:
         """Time until trained steps grow, the books balance and every planned actor pushes again.
@@ -106,7 +107,7 @@ class Injector:
         lowest, heard = None, fleet.heard()
         grown = False
         silent = set(heard)
-        while time.monotonic() - over < _LONGEST_RECOVERY_S:
+        while time.monotonic() - over < PATIENCE_S:
             status = fleet.status()
             self._note_returns(status)
             if steps := fleet.trained_steps:  # 0 while the weights are gone
@@ -119,7 +120,7 @@ class Injector:
                 return time.monotonic() - over
             time.sleep(_POLL_S)
         raise ChaosError(
-            f"no recovery within {_LONGEST_RECOVERY_S:g} s: trained steps grow: {grown}, "
+            f"no recovery within {PATIENCE_S:g} s: trained steps grow: {grown}, "
             f"imbalance {status.get('imbalance')!r}, silent actors {sorted(silent)}"
         )
 
