@@ -5,7 +5,7 @@ What a person wrote above the marker in STALENESS.md stays; what is below it is 
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,14 +21,15 @@ from dppo_redis.pacing import DISTRIBUTED_UPDATE_EPOCHS
 from ops.bench.runs import table
 from ops.bench.staleness import (
     AGES,
+    BESIDE_ENV_ID,
     CORRECTIONS,
     FEW_AGES,
     FLEET_ACTORS,
-    FLEET_ENV_ID,
     LEARNING_RATE,
     LOWER_LEARNING_RATE,
     PASSES,
     PUBLISH_EVERY,
+    SMALLER_STEPS_CORRECTIONS,
     STEPS,
     Outcome,
     Trial,
@@ -40,6 +41,8 @@ MARKER = "<!-- Below this line `dppo-redis bench staleness` writes. -->"
 _HEAD = "# What the age of the data costs\n"
 
 Group = Sequence[Outcome]
+STYLES = {"none": "o-", "vtrace": "s--", "decoupled": "^-.", "tis": "v:"}
+ALL_PASSES = sorted((*PASSES, DISTRIBUTED_UPDATE_EPOCHS))
 NAMES = {
     "none": "none (plain PPO)",
     "vtrace": "V-trace",
@@ -81,7 +84,12 @@ def _tables(results: Results) -> str:
     parts = [_setting(results), f"![return against the age of the data]({FIGURE})\n"]
     for env_id in STEPS:
         parts += [f"## {env_id}\n", *_of_environment(results, env_id)]
-    parts += [f"## The real system: {FLEET_ENV_ID}, {FLEET_ACTORS} actors\n", _fleet_table(results)]
+    parts += [
+        f"## Passes and learning rate: {BESIDE_ENV_ID}, last 100 training returns\n",
+        _steps_table(results) + "\n",
+        f"## The real system: {BESIDE_ENV_ID}, {FLEET_ACTORS} actors\n",
+        _fleet_table(results),
+    ]
     return "\n".join(parts) + "\n"
 
 
@@ -96,82 +104,44 @@ def _setting(results: Results) -> str:
 
 
 def _of_environment(results: Results, env_id: str) -> list[str]:
-    ages = [f"age {age}" for age in AGES]
+    def by_correction(cell: Callable[[Group], str]) -> str:
+        rows = [[NAMES[c], *(cell(results.corrected(env_id, age, c)) for age in AGES)] for c in CORRECTIONS]
+        return table(["correction", *(f"age {age}" for age in AGES)], rows) + "\n"
 
-    def by_correction(number: Callable[[Outcome], float]) -> str:
-        rows = [
-            [NAMES[c], *(_cell(results, results.corrected(env_id, age, c), number) for age in AGES)]
-            for c in CORRECTIONS
-        ]
-        return table(["correction", *ages], rows)
-
-    drifts = [results.of(env_id, age=age) for age in AGES]
     return [
         "Last 100 training returns, which the old policies played:\n",
-        by_correction(_train_return) + "\n",
+        by_correction(lambda group: _cell(results, group, _train_return)),
         "20 greedy episodes of the newest policy:\n",
-        by_correction(_evaluation_return) + "\n",
-        "How far the learner's policy is from the one that sampled, plain PPO, mean over all updates:\n",
-        table(
-            ["", *ages],
-            [
-                ["KL", *(_mean(group, lambda o: o.drift_kl, 4) for group in drifts)],
-                [
-                    "effective sample share",
-                    *(_mean(group, lambda o: o.effective_share, 2) for group in drifts),
-                ],
-            ],
-        )
-        + "\n",
-        "Passes over each batch, plain PPO, last 100 training returns:\n",
-        _passes_table(results, env_id) + "\n",
-        "Learning rate, plain PPO, last 100 training returns:\n",
-        _learning_rate_table(results, env_id) + "\n",
+        by_correction(lambda group: _cell(results, group, _evaluation_return)),
+        "KL divergence of the learner's policy from the one that sampled, mean over all updates, and "
+        "effective sample share:\n",
+        by_correction(lambda group: f"{_mean(group, _kl, 3)}, {_mean(group, _effective_share, 2)}"),
     ]
 
 
-def _passes_table(results: Results, env_id: str) -> str:
-    rows = [
-        [
-            passes,
-            *(
-                _cell(results, results.of(env_id, age=age, update_epochs=passes), _train_return)
-                for age in FEW_AGES
-            ),
-        ]
-        for passes in sorted((*PASSES, DISTRIBUTED_UPDATE_EPOCHS))
-    ]
-    return table(["passes", *(f"age {age}" for age in FEW_AGES)], rows)
-
-
-def _learning_rate_table(results: Results, env_id: str) -> str:
-    rows = [
-        [
-            f"{rate:g}",
-            *(
-                _cell(results, results.of(env_id, age=age, learning_rate=rate), _train_return)
-                for age in FEW_AGES
-            ),
-        ]
-        for rate in (LEARNING_RATE, LOWER_LEARNING_RATE)
-    ]
-    return table(["learning rate", *(f"age {age}" for age in FEW_AGES)], rows)
+def _steps_table(results: Results) -> str:
+    settings: dict[str, dict[str, object]] = {
+        f"{passes} passes": {"update_epochs": passes} for passes in ALL_PASSES
+    }
+    for correction in SMALLER_STEPS_CORRECTIONS:
+        for rate in (LEARNING_RATE, LOWER_LEARNING_RATE):
+            name = f"{NAMES[correction]}, learning rate {rate:g}"
+            settings[name] = {"correction": correction, "learning_rate": rate}
+    rows = []
+    for name, setting in settings.items():
+        by_age = [setting if age else {**setting, "correction": "none"} for age in FEW_AGES]
+        groups = [results.of(BESIDE_ENV_ID, age=age, **s) for age, s in zip(FEW_AGES, by_age, strict=True)]
+        rows.append([name, *(_cell(results, group, _train_return) for group in groups)])
+    return table(["", *(f"age {age}" for age in FEW_AGES)], rows)
 
 
 def _fleet_table(results: Results) -> str:
     rows = []
     for publish_every in PUBLISH_EVERY:
-        group = results.of(FLEET_ENV_ID, publish_every=publish_every)
-        staleness = _mean(group, lambda outcome: outcome.staleness, 2)
-        rows.append(
-            [
-                publish_every,
-                staleness,
-                _cell(results, group, _train_return),
-                _cell(results, group, _evaluation_return),
-            ]
-        )
-    header = ["publish_every", "mean staleness", "last 100 training returns", "20 greedy episodes"]
+        group = results.of(BESIDE_ENV_ID, publish_every=publish_every)
+        scores = [_cell(results, group, number) for number in (_train_return, _evaluation_return)]
+        rows.append([publish_every, _mean(group, _staleness, 2), *scores, _mean(group, _kl, 3)])
+    header = ["publish_every", "mean staleness", "last 100 training returns", "20 greedy episodes", "KL"]
     return table(header, rows)
 
 
@@ -181,6 +151,18 @@ def _train_return(outcome: Outcome) -> float:
 
 def _evaluation_return(outcome: Outcome) -> float:
     return outcome.evaluation_return
+
+
+def _staleness(outcome: Outcome) -> float:
+    return outcome.staleness
+
+
+def _kl(outcome: Outcome) -> float:
+    return outcome.drift_kl
+
+
+def _effective_share(outcome: Outcome) -> float:
+    return outcome.effective_share
 
 
 def _cell(results: Results, group: Group, number: Callable[[Outcome], float]) -> str:
@@ -196,58 +178,76 @@ def _mean(group: Group, number: Callable[[Outcome], float], digits: int) -> str:
 
 
 def draw(results: Results, file: Path) -> None:
-    """Above: each correction; below: passes. Lines are means over seeds, bands lowest to highest."""
-    figure, axes = plt.subplots(2, len(STEPS), figsize=(12, 8.5), sharex=True, constrained_layout=True)
-    for column, (env_id, steps) in enumerate(STEPS.items()):
-        above, below = axes[0, column], axes[1, column]
-        above.set_title(f"{env_id}, {steps // 1000}k steps")
-        for correction, style in zip(CORRECTIONS, ("o-", "s--", "^-.", "v:"), strict=True):
+    """Above: return under each correction. Below: passes and learning rate; how far the policies drift.
+
+    Lines are means over seeds, bands go from the lowest to the highest.
+    """
+    figure, axes = plt.subplots(2, 2, figsize=(12, 8.5), sharex=True, constrained_layout=True)
+    for each, (env_id, steps) in zip(axes[0], STEPS.items(), strict=True):
+        each.set_title(f"{env_id}, {steps // 1000}k steps")
+        for correction, style in STYLES.items():
             groups = {age: results.corrected(env_id, age, correction) for age in AGES}
-            _line(above, groups, NAMES[correction], style)
-        if env_id == FLEET_ENV_ID:
-            _stars(above, results)
-        for passes, style in zip(
-            sorted((*PASSES, DISTRIBUTED_UPDATE_EPOCHS)), ("v:", "o-", "s--"), strict=True
-        ):
-            groups = {age: results.of(env_id, age=age, update_epochs=passes) for age in AGES}
-            _line(below, groups, f"{passes} passes, no correction", style)
-        below.set_xlabel("age of the data when it is used (updates)")
-        for each in (above, below):
-            _dress(each)
+            _line(each, groups, _train_return, NAMES[correction], style)
+    _fleets(axes[0, 0], results)
+    _beside(axes[1, 0], results)
+    _drift(axes[1, 1], results)
+    for each in axes.flat:
+        each.set_xscale("function", functions=(np.log1p, np.expm1))
+        each.set_xticks(AGES, list(map(str, AGES)))
+        each.set_xlim(-0.08, AGES[-1] * 1.1)
+        each.grid(alpha=0.3)
+        if each.lines:
+            each.legend(frameon=False, fontsize="small")
+    for each in (*axes[0], axes[1, 0]):
+        each.set_ylim(bottom=0)
+        each.set_ylabel("return, last 100 training episodes")
+    for each in axes[1]:
+        each.set_xlabel("age of the data when it is used (updates)")
     figure.savefig(file, dpi=110)
     plt.close(figure)
 
 
-def _line(axes: Axes, groups: dict[int, Group], label: str, style: str) -> None:
+def _line(
+    axes: Axes, groups: Mapping[int, Group], number: Callable[[Outcome], float], label: str, style: str
+) -> None:
     ages = [age for age, group in groups.items() if group]
-    returns = [[outcome.train_return for outcome in groups[age]] for age in ages]
-    (line,) = axes.plot(ages, [statistics.fmean(r) for r in returns], style, label=label)
+    if not ages:
+        return
+    numbers = [[number(outcome) for outcome in groups[age]] for age in ages]
+    (line,) = axes.plot(ages, list(map(statistics.fmean, numbers)), style, label=label)
     axes.fill_between(
-        ages, list(map(min, returns)), list(map(max, returns)), alpha=0.12, color=line.get_color()
+        ages, list(map(min, numbers)), list(map(max, numbers)), alpha=0.12, color=line.get_color()
     )
 
 
-def _stars(axes: Axes, results: Results) -> None:
+def _fleets(axes: Axes, results: Results) -> None:
     """The real system, at the mean age that it had."""
+    label: str | None = f"{FLEET_ACTORS} actors, plain PPO, publish_every as written"
     for publish_every in PUBLISH_EVERY:
-        group = results.of(FLEET_ENV_ID, publish_every=publish_every)
+        group = results.of(BESIDE_ENV_ID, publish_every=publish_every)
         if group:
-            age = statistics.fmean(outcome.staleness for outcome in group)
-            score = statistics.fmean(outcome.train_return for outcome in group)
-            label = (
-                f"{FLEET_ACTORS} actors, publish_every as written"
-                if publish_every == PUBLISH_EVERY[0]
-                else None
-            )
+            age = statistics.fmean(map(_staleness, group))
+            score = statistics.fmean(map(_train_return, group))
             axes.plot(age, score, "k*", markersize=11, label=label)
             axes.annotate(str(publish_every), (age, score), (6, 5), textcoords="offset points")
+            label = None
 
 
-def _dress(axes: Axes) -> None:
-    axes.set_xscale("function", functions=(np.log1p, np.expm1))
-    axes.set_xticks(AGES, list(map(str, AGES)))
-    axes.set_xlim(-0.08, AGES[-1] * 1.1)
-    axes.set_ylim(bottom=0)
-    axes.set_ylabel("return, last 100 training episodes")
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+def _beside(axes: Axes, results: Results) -> None:
+    axes.set_title(f"{BESIDE_ENV_ID}, plain PPO: passes and learning rate")
+    for passes, style in zip(ALL_PASSES, ("v:", "o-", "s--"), strict=True):
+        groups = {age: results.of(BESIDE_ENV_ID, age=age, update_epochs=passes) for age in AGES}
+        _line(axes, groups, _train_return, f"{passes} passes", style)
+    groups = {age: results.of(BESIDE_ENV_ID, age=age, learning_rate=LOWER_LEARNING_RATE) for age in AGES}
+    name = f"{DISTRIBUTED_UPDATE_EPOCHS} passes, learning rate {LOWER_LEARNING_RATE:g}"
+    _line(axes, groups, _train_return, name, "^-.")
+
+
+def _drift(axes: Axes, results: Results) -> None:
+    """From age 1 on: fresh data has none."""
+    axes.set_title(f"{BESIDE_ENV_ID}: how far the learner is from the policy that sampled")
+    for correction, style in STYLES.items():
+        groups = {age: results.corrected(BESIDE_ENV_ID, age, correction) for age in AGES if age}
+        _line(axes, groups, _kl, NAMES[correction], style)
+    axes.set_yscale("log")
+    axes.set_ylabel("KL divergence before the first step")
