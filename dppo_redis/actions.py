@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from dppo_redis.errors import ConfigurationError
-from dppo_redis.spaces import Array
+from dppo_redis.spaces import Array, check_categories
 
 SUPPORTED = "Discrete, MultiDiscrete, MultiBinary, Box of floats, and Dict and Tuple of these"
 
@@ -220,6 +220,7 @@ def describe_actions(space: gymnasium.Space[Any]) -> ActionSpec:
         ConfigurationError: a space that is not supported, by its name.
     """
     spec = ActionSpec(_describe(space))
+    check_categories(space, spec.categories)
     if spec.outputs == 0:
         raise ConfigurationError(f"action space {space} holds nothing to choose")
     return spec

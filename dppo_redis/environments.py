@@ -83,7 +83,8 @@ def _parse_wrapper(text: str) -> tuple[str, dict[str, Any]]:
         return text.strip(), {}
     try:
         call = ast.parse(f"f({text.removeprefix(name + '(')}", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
+        named = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args
+        if not isinstance(call, ast.Call) or not named or any(k.arg is None for k in call.keywords):
             raise ValueError("arguments are given by name")
         return name.strip(), {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except (SyntaxError, ValueError) as error:

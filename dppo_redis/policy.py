@@ -144,7 +144,8 @@ class ActorCritic(nn.Module):
         if self.trunk is None:
             return inputs.vector
         features: Tensor = self.trunk(inputs)
-        if self.memory is not None and inputs.sequences is not None:
+        if self.memory is not None:
+            assert inputs.sequences is not None, "a memory reads rows in their order"
             features, _ = self.memory(features, inputs.sequences)
         return features
 

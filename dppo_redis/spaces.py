@@ -27,6 +27,7 @@ Path = tuple[str | int, ...]
 SUPPORTED = "Box of any shape, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 _WIRE_DTYPES = {"image": np.uint8, "binary": np.uint8, "mask": np.uint8, "categories": np.int32}
 _BYTES = ("uint8", "bool")
+MOST_CATEGORIES = 65_536  # more of them no one-hot vector and no policy head can hold
 
 
 class MaskSpace(MultiBinary):
@@ -194,12 +195,26 @@ def describe_observations(space: gymnasium.Space[Any]) -> ObservationSpec:
         ConfigurationError: a space that is not supported, by its name.
     """
     fields = tuple(_describe(space, ()))
+    for field in fields:
+        check_categories(space, field.sizes)
     if not any(field.features or field.kind == "image" for field in fields):
         raise ConfigurationError(f"observation space {space} holds nothing to observe")
     names = [field.name for field in fields]
     if len(set(names)) != len(names):
         raise ConfigurationError(f"observation space {space} has two parts of one name: {sorted(names)}")
     return ObservationSpec(fields)
+
+
+def check_categories(space: gymnasium.Space[Any], sizes: tuple[int, ...]) -> None:
+    """Refuse categories without number.
+
+    Raises:
+        ConfigurationError: there are more than MOST_CATEGORIES of them.
+    """
+    if sum(sizes) > MOST_CATEGORIES:
+        raise ConfigurationError(
+            f"space {space} has {sum(sizes):,} categories; at most {MOST_CATEGORIES:,} are supported"
+        )
 
 
 def _describe(space: gymnasium.Space[Any], path: Path) -> Iterator[Field]:

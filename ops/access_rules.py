@@ -15,7 +15,7 @@ _EVERYBODY = "ping client|setname select"
 _KEYLESS = {
     Role.ACTOR: "",
     Role.EVALUATOR: "",
-    Role.LEARNER: "script|load",
+    Role.LEARNER: "info script|load",
     Role.MONITOR: "scan info dbsize",
     Role.OPERATOR: "scan info dbsize script|load",
 }
@@ -59,8 +59,9 @@ def _evaluator(keys: RunKeys) -> list[Grant]:
 
 
 def _learner(keys: RunKeys) -> list[Grant]:
-    reading = "get hget hmget hgetall hstrlen type exists zrange xlen xpending xinfo|stream xinfo|groups"
-    writing = "set hset hincrby del unlink zrem xack xdel xreadgroup xautoclaim xgroup|create"
+    reading = "get hget hmget hgetall hstrlen type exists zrange xlen xrange xpending"
+    reading += " xinfo|stream xinfo|groups memory|usage"
+    writing = "set hset hincrby del unlink zrem xack xdel xreadgroup xclaim xautoclaim xgroup|create"
     return [
         Grant(f"evalsha {reading} {writing}", "RW", (keys.pattern,)),
         Grant("xadd", "W", (keys.metrics, keys.quarantine)),
@@ -78,7 +79,7 @@ def _monitor(keys: RunKeys) -> list[Grant]:
 def _operator(keys: RunKeys) -> list[Grant]:
     return [
         *_monitor(keys),
-        Grant("evalsha xinfo|stream", "RW", (keys.rollouts, keys.ledger)),
+        Grant("evalsha xinfo|stream memory|usage", "RW", (keys.rollouts, keys.ledger)),
         Grant("hset", "W", (keys.control,)),
         Grant("del unlink persist expire", "RW", (keys.pattern,)),
     ]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dppo_redis.errors import ExitStatus
-from dppo_redis.spec import RunDescription
+from dppo_redis.spec import WIRE_SCHEMA, RunDescription
 from dppo_redis.wire import checksum, encode_rollout
 from tests.conftest import wait_until
 from tests.e2e.support import (
@@ -192,7 +192,7 @@ def _spoil(run: Run) -> dict[str, dict[str, object]]:
     del no_sequence["seq"]
     return {
         "undecodable": entry(1, b"garbage" * 10),
-        "schema": entry(2, whole.replace(b"\xa6schema\x01", b"\xa6schema\x63")),
+        "schema": entry(2, whole.replace(b"\xa6schema" + bytes([WIRE_SCHEMA]), b"\xa6schema\x63")),
         "nonfinite": entry(3, encode_rollout(nan)),
         "shape": entry(4, encode_rollout(longer)),
         "crc": entry(5, whole[:-1] + b"\x7f", crc=checksum(whole)),

@@ -15,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dppo_redis.acting import ActingPolicy
+from dppo_redis.actions import describe_actions
 from dppo_redis.environments import make_vector
+from dppo_redis.errors import ConfigurationError
 from dppo_redis.features import features, images
 from dppo_redis.rollout import ARRAY_NAMES, Rollout, validate
 from dppo_redis.spaces import ObservationSpec, describe_observations
@@ -374,3 +376,11 @@ def test_a_description_of_any_space_survives_json(space: gymnasium.Space[Any]) -
 
 def test_a_vector_is_described_as_itself() -> None:
     assert describe_observations(Box(-1, 1, (2, 3))) == ObservationSpec.vector(6)
+
+
+@pytest.mark.parametrize("space", [Discrete(2**40), MultiDiscrete([2**17, 2])], ids=str)
+def test_categories_without_number_are_refused_by_name(space: gymnasium.Space[Any]) -> None:
+    for describe in (describe_observations, describe_actions):
+        with pytest.raises(ConfigurationError, match=r"at most 65,536") as caught:
+            describe(space)
+        assert str(space) in str(caught.value)
