@@ -189,8 +189,11 @@ class ActionSpec:
     def contains(self, actions: Array) -> bool:
         """Whether all indices are in range and all raw numbers finite; these may exceed the bounds."""
         categories, values = self.split(actions)
-        sizes = np.asarray(self.categories, np.int64)
-        return bool(((categories >= 0) & (categories < sizes)).all() and np.isfinite(values).all())
+        if self.dimensions and not np.isfinite(values).all():
+            return False
+        # Read without a sign, a negative index is one beyond any size.
+        unsigned = categories.view(np.uint64)
+        return all(unsigned[..., k].max(initial=0) < size for k, size in enumerate(self.categories))
 
     def allows(self, actions: Array, mask: Array) -> Array:
         """[...], whether every index is one that its mask [..., choices] allows."""

@@ -91,6 +91,8 @@ def validate(rollout: Rollout, spec: Spec) -> None:
 
 
 def _check_observations(name: str, rows: Array, spec: Spec) -> None:
+    if not rows.size:
+        return
     part = spec.observation.nonfinite(rows)
     if part is not None:
         raise WireError("nonfinite", name if spec.observation.is_plain else f"{name} {part}")

@@ -50,4 +50,4 @@ class PixelCatch(gymnasium.Env[Image, np.int64]):
         return image
 
 
-gymnasium.register("PixelCatch-v0", entry_point=PixelCatch)
+gymnasium.register("PixelCatch-v0", entry_point=f"{__name__}:PixelCatch")
