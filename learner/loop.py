@@ -16,6 +16,7 @@ from dppo_redis.logs import Rarely
 from dppo_redis.redis_client import Patience, TransientError, translated
 from dppo_redis.run_store import PAUSE, RUN, STOP, Evaluation, RunStore
 from dppo_redis.shutdown import StopRequest
+from learner.asking import Asking
 from learner.authority import Authority
 from learner.batch import stack
 from learner.checkpoint import Checkpoints, Snapshot, is_milestone
@@ -27,8 +28,6 @@ from learner.ppo_update import PpoUpdate, UpdateReport
 from learner.progress import Progress
 
 _RATIO_TOLERANCE = 1e-3
-_ASK_PERIOD_S = 1.0
-_LONG_WAIT_S = 30.0
 _log = logging.getLogger("dppo")
 
 
@@ -53,9 +52,7 @@ class Learner:
         self.goal = Goal(self.config.env_steps, self.config.target_return, self.config.target_on)
         self.finished: Finished | None = None
         self.published_update = -1
-        self.published_at = 0.0
-        self.said_to_wait = 0.0  # published_at of the weights whose rollouts are long in coming
-        self.missed_before = 0  # signs of lost rollouts until the last publication
+        self.asking = Asking(self.lock_step, self._signs_of_loss) if self.lock_step else None
         self.evaluation: Evaluation | None = None
         self.train_began: float | None = None  # monotonic; when the first rollout came
         self.train_s_before = self.progress.train_s
@@ -81,8 +78,8 @@ class Learner:
             batch = self._poll()
             if batch is not None:
                 self._train(batch)
-            elif self.lock_step is not None:
-                self._ask_again()
+            elif self.asking and self.asking.is_due(self.progress.update, self.intake.slots):
+                self.publish()
             if self.authority.epoch != self.saved_epoch:
                 self.save()  # or a successor on an empty server would take the same epoch again
             self._judge()
@@ -165,27 +162,13 @@ class Learner:
             self.authority.env_steps if env_steps is None else env_steps,
         )
         self.published_update = self.progress.update
-        self.published_at = time.monotonic()
-        self.missed_before = self._missed()
+        if self.asking is not None:
+            self.asking.published()
 
-    def _missed(self) -> int:
+    def _signs_of_loss(self) -> int:
         """How often something has shown that rollouts may be lost."""
         authority = self.authority
         return authority.books.ledger.of(Outcome.LOST) + authority.streams_made + self.intake.damaged
-
-    def _ask_again(self) -> None:
-        """In lock-step mode nothing replaces a rollout that was lost but its own actor.
-
-        It sends again what it has for these weights once it sees them under a new version.
-        """
-        waited_s = time.monotonic() - self.published_at
-        if waited_s >= _ASK_PERIOD_S and self._missed() > self.missed_before:
-            _log.warning("rollouts may be lost: asking for those of update %d again", self.progress.update)
-            self.publish()
-        elif self.lock_step and waited_s >= _LONG_WAIT_S and self.said_to_wait != self.published_at:
-            self.said_to_wait = self.published_at
-            awaited = sorted(set(range(self.lock_step.actors)) - self.intake.slots)
-            _log.warning("update %d waits for the rollouts of slots %s", self.progress.update, awaited)
 
     def _save_when_due(self, steps_before: int) -> None:
         """By the clock; in lock-step mode, where a run must be able to go on exactly, by the update."""
