@@ -4,17 +4,45 @@ Frozen values only. The same models check the TOML file and the command line, an
 back as the configuration that was used. Derived numbers live in `pacing.py`.
 """
 
+import ast
 import difflib
+import math
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import tyro
-from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from dppo_redis.errors import ConfigurationError
 
-EnvValue = int | float | bool | str
+
+def _read_value(words: list[str]) -> Any:
+    """A number, True, a list, a mapping where the word is one; else the word itself."""
+    try:
+        return ast.literal_eval(words[0].title() if words[0] in ("true", "false") else words[0])
+    except (SyntaxError, ValueError):
+        return words[0]
+
+
+EnvValue = Annotated[
+    int | float | bool | str | list[Any] | dict[str, Any],
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="VALUE",
+        instance_from_str=_read_value,
+        is_instance=lambda value: isinstance(value, int | float | str | list | dict),
+        str_from_instance=lambda value: [str(value)],
+    ),
+]
 Correction = Literal["none", "vtrace", "decoupled", "tis"]
 
 
@@ -206,6 +234,14 @@ class RunConfig(Section):
         """Oldest data trained on, in updates, in this run's mode."""
         return 0 if self.lock_step else self.max_staleness
 
+    @field_validator("env_kwargs")
+    @classmethod
+    def _have_a_text(cls, values: dict[str, EnvValue]) -> dict[str, EnvValue]:
+        """They become part of the spec, which is JSON, and of a TOML file, which has no null."""
+        for value in values.values():
+            _check_plain(value)
+        return values
+
     @model_validator(mode="after")
     def _feasible(self) -> Self:
         if self.lock_step and self.publish_every != 1:
@@ -227,6 +263,14 @@ class RunConfig(Section):
                 "network.custom and network.memory cannot be used together: a custom network has no state"
             )
         return self
+
+
+def _check_plain(value: Any) -> None:
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_plain(part)
+    is_plain = isinstance(value, bool | int | float | str | list | dict)
+    if not is_plain or (isinstance(value, float) and not math.isfinite(value)):
+        raise ValueError(f"{value!r} is no number, text, list or mapping of these")
 
 
 def _allowed(section: type[Section], loc: tuple[int | str, ...]) -> str:

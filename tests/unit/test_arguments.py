@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dppo_redis.arguments import parse_arguments
+from dppo_redis.config import RunConfig
 from dppo_redis.errors import ConfigurationError, ExitStatus
 
 
@@ -86,3 +87,15 @@ def test_a_message_never_shows_the_password_of_a_url() -> None:
         parse_arguments(Options, ["--redsi", "redis://me:hunter2@here:6379", "x?ssl_password=hunter2"], "p")
     assert "redsi" in str(caught.value)
     assert "hunter2" not in str(caught.value)
+
+
+def test_arguments_of_the_environment_are_plain_values_of_any_kind() -> None:
+    words = ["desc", "['SF', 'FG']", "p", "{'a': 1.5}", "slip", "false", "n", "3", "mode", "rgb_array"]
+    config = parse_arguments(RunConfig, ["CartPole-v1", "--env-kwargs", *words], "dppo-redis serial")
+    assert config.env_kwargs == {
+        "desc": ["SF", "FG"],
+        "p": {"a": 1.5},
+        "slip": False,
+        "n": 3,
+        "mode": "rgb_array",
+    }

@@ -115,13 +115,19 @@ def test_a_value_where_a_section_belongs_names_the_section(section: str) -> None
     assert refusal({section: 3}).startswith(section)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, [1], {"a": 1}, None], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, math.inf, None, [1, math.nan], [[None]], {"a": -math.inf}, {"a": {1}}, {1: 2}],
+    ids=repr,
+)
 def test_an_environment_argument_that_has_no_json_text_is_refused(value: Any) -> None:
     """It becomes part of the spec, which is published as JSON and digested."""
     assert refusal({"env_kwargs": {"gravity": value}}).startswith("env_kwargs")
 
 
-@pytest.mark.parametrize("value", [True, 1, 1.0, "1"], ids=repr)
+@pytest.mark.parametrize(
+    "value", [True, 1, 1.0, "1", [1, "a", [True]], {"a": [1.5], "b": {"c": 1}}], ids=repr
+)
 def test_an_environment_argument_keeps_its_type(value: Any) -> None:
     kept = make_config(env_kwargs={"gravity": value}).env_kwargs["gravity"]
     assert (kept, type(kept)) == (value, type(value))
