@@ -54,6 +54,9 @@ def _books_are_exact(story: Story) -> Iterator[str]:
     added, waiting = story.final["entries_added"], story.final["backlog"]
     if added != settled + waiting:
         yield f"{added} entries, but {settled} outcomes + {waiting} waiting"
+    for event in story.of("looked"):
+        if event["imbalance"] != 0:
+            yield f"entries - outcomes - waiting was {event['imbalance']} at a look while nobody interfered"
     if story.final["imbalance"] != 0:
         yield f"the last imbalance is {story.final['imbalance']}"
     for outcome in _SETTLED:

@@ -23,7 +23,7 @@ from dppo_redis.redis_client import connect
 from dppo_redis.run_store import PAUSE, RunStore
 from ops.broker import find_server
 from tests.chaos.proxy import Proxy
-from tests.chaos.story import Event, parse
+from tests.chaos.story import Event, imbalance, parse
 from tests.conftest import RedisServer
 from tests.e2e.support import LEARNER, Command
 
@@ -157,6 +157,10 @@ class Fleet:
         `since` is when nobody could count any more, if that was before now.
         """
         self.history.write("removed", entries=entries, resets=resets, since=since or time.time())
+
+    def look(self) -> None:
+        """Read the books while nobody interferes: they balance at every moment, not only at the keeper's."""
+        self.history.write("looked", imbalance=imbalance(self.store.counters()))
 
     # The disk
 

@@ -87,6 +87,7 @@ class Injector:
             self._tell(kind, "the next one follows at once")
         else:
             took_s = self._recovery_s()
+            self.fleet.look()
             self.report.recoveries[kind].append(took_s)
             self._tell(kind, f"recovered after {took_s:5.2f} s")
         time.sleep(self.rng.uniform(0.2, 1.5))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dppo_redis.ledger import Outcome
+from dppo_redis.ledger import Ledger, Outcome
+from dppo_redis.run_store import Counters
 
 Event = dict[str, Any]
 Rollout = tuple[str, int]  # boot, seq
@@ -25,6 +26,12 @@ class Removal:
     entries: int  # at most
     resets: bool  # the stream's own counter began again
     since: float  # from then on nobody counted what was added
+
+
+def imbalance(counters: Counters) -> int:
+    """Entries that were added and neither have an outcome nor wait."""
+    ledger = Ledger(counters.ledger)
+    return ledger.entries_before + counters.entries_added - ledger.settled - counters.backlog
 
 
 def parse(lines: Iterable[str]) -> Iterator[Event]:
