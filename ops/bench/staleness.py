@@ -31,9 +31,9 @@ AGES = (0, 1, 2, 4, 8, 16)
 CORRECTIONS: tuple[Correction, ...] = ("none", "vtrace", "decoupled", "tis")
 BESIDE_ENV_ID = "CartPole-v1"  # where a few points show what else matters
 FEW_AGES = (0, 2, 8)
+FEW_CORRECTIONS: tuple[Correction, ...] = ("none", "decoupled")
 PASSES = (3, 10)  # beside the default
 LOWER_LEARNING_RATE = 3e-4
-SMALLER_STEPS_CORRECTIONS: tuple[Correction, ...] = ("none", "decoupled")
 PUBLISH_EVERY = (1, 2, 5, 10)
 FLEET_ACTORS = 2
 LEARNING_RATE = 1e-3
@@ -91,13 +91,14 @@ def _corrections(seed: int) -> Iterator[Trial]:
 def _beside(seed: int) -> Iterator[Trial]:
     """What is varied beside age and correction, a few points each: fleets, passes, smaller steps."""
     env_id, steps = BESIDE_ENV_ID, STEPS[BESIDE_ENV_ID]
-    for publish_every in PUBLISH_EVERY:
-        yield Trial(env_id, steps, seed, publish_every=publish_every)
+    for correction in FEW_CORRECTIONS:
+        for publish_every in PUBLISH_EVERY:
+            yield Trial(env_id, steps, seed, publish_every=publish_every, correction=correction)
     for update_epochs in PASSES:
         for age in FEW_AGES:
             yield Trial(env_id, steps, seed, age, update_epochs=update_epochs)
     for age in FEW_AGES:
-        for correction in SMALLER_STEPS_CORRECTIONS if age else CORRECTIONS[:1]:
+        for correction in FEW_CORRECTIONS if age else CORRECTIONS[:1]:
             yield Trial(env_id, steps, seed, age, correction=correction, learning_rate=LOWER_LEARNING_RATE)
 
 

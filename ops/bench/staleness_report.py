@@ -24,12 +24,12 @@ from ops.bench.staleness import (
     BESIDE_ENV_ID,
     CORRECTIONS,
     FEW_AGES,
+    FEW_CORRECTIONS,
     FLEET_ACTORS,
     LEARNING_RATE,
     LOWER_LEARNING_RATE,
     PASSES,
     PUBLISH_EVERY,
-    SMALLER_STEPS_CORRECTIONS,
     STEPS,
     Outcome,
     Trial,
@@ -123,7 +123,7 @@ def _steps_table(results: Results) -> str:
     settings: dict[str, dict[str, object]] = {
         f"{passes} passes": {"update_epochs": passes} for passes in ALL_PASSES
     }
-    for correction in SMALLER_STEPS_CORRECTIONS:
+    for correction in FEW_CORRECTIONS:
         for rate in (LEARNING_RATE, LOWER_LEARNING_RATE):
             name = f"{NAMES[correction]}, learning rate {rate:g}"
             settings[name] = {"correction": correction, "learning_rate": rate}
@@ -137,12 +137,14 @@ def _steps_table(results: Results) -> str:
 
 def _fleet_table(results: Results) -> str:
     rows = []
-    for publish_every in PUBLISH_EVERY:
-        group = results.of(BESIDE_ENV_ID, publish_every=publish_every)
-        scores = [_cell(results, group, number) for number in (_train_return, _evaluation_return)]
-        rows.append([publish_every, _mean(group, _staleness, 2), *scores, _mean(group, _kl, 3)])
-    header = ["publish_every", "mean staleness", "last 100 training returns", "20 greedy episodes", "KL"]
-    return table(header, rows)
+    for correction in FEW_CORRECTIONS:
+        for publish_every in PUBLISH_EVERY:
+            group = results.of(BESIDE_ENV_ID, publish_every=publish_every, correction=correction)
+            scores = [_cell(results, group, number) for number in (_train_return, _evaluation_return)]
+            numbers = [_mean(group, _staleness, 2), *scores, _mean(group, _kl, 3)]
+            rows.append([NAMES[correction], publish_every, *numbers])
+    header = ["correction", "publish_every", "mean staleness"]
+    return table([*header, "last 100 training returns", "20 greedy episodes", "KL"], rows)
 
 
 def _train_return(outcome: Outcome) -> float:
@@ -222,15 +224,16 @@ def _line(
 
 def _fleets(axes: Axes, results: Results) -> None:
     """The real system, at the mean age that it had."""
-    label: str | None = f"{FLEET_ACTORS} actors, plain PPO, publish_every as written"
-    for publish_every in PUBLISH_EVERY:
-        group = results.of(BESIDE_ENV_ID, publish_every=publish_every)
-        if group:
-            age = statistics.fmean(map(_staleness, group))
-            score = statistics.fmean(map(_train_return, group))
-            axes.plot(age, score, "k*", markersize=11, label=label)
-            axes.annotate(str(publish_every), (age, score), (6, 5), textcoords="offset points")
-            label = None
+    for correction, style in zip(FEW_CORRECTIONS, ("k*", "gP"), strict=True):
+        label: str | None = f"{FLEET_ACTORS} actors, {NAMES[correction]}, publish_every as written"
+        for publish_every in PUBLISH_EVERY:
+            group = results.of(BESIDE_ENV_ID, publish_every=publish_every, correction=correction)
+            if group:
+                age = statistics.fmean(map(_staleness, group))
+                score = statistics.fmean(map(_train_return, group))
+                axes.plot(age, score, style, markersize=10, label=label)
+                axes.annotate(str(publish_every), (age, score), (6, 5), textcoords="offset points")
+                label = None
 
 
 def _beside(axes: Axes, results: Results) -> None:
