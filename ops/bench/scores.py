@@ -1,7 +1,8 @@
 """`python -m ops.bench.scores run|page`: the scores of the recipes in `ops/runs`, serial and distributed.
 
 `run` plays what is missing and adds a line for each run to scores.jsonl; `page` makes RESULTS.md and
-its figure from these lines. A run is started from committed files only, so that its commit says what ran.
+its figure from these lines and scores_remarks.md. A run is started from committed files only, so that its
+commit says what ran.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dppo_redis.config import RunConfig, load_toml
+from dppo_redis.config import load_toml
 from ops.bench import scores_figure, scores_page
 from ops.bench.records import MODES, Greedy, Mode, Record, append, read, thin
 from ops.bench.runs import REPOSITORY, call, run
@@ -23,6 +24,7 @@ from ops.plot import read_metrics
 RECIPES = REPOSITORY / "ops" / "runs"
 RESULTS = Path(__file__).parent / "scores.jsonl"
 PAGE = Path(__file__).parent / "RESULTS.md"
+REMARKS = Path(__file__).parent / "scores_remarks.md"
 FIGURE = Path(__file__).parent / "figures" / "scores.png"
 _EPISODES = 100
 _PACKAGES = ("gymnasium", "mujoco", "box2d", "torch", "numpy")
@@ -34,8 +36,8 @@ def commit_in_use() -> str:
     Raises:
         SystemExit: a tracked file differs from it, the results aside.
     """
-    made_here = [str(file.relative_to(REPOSITORY)) for file in (RESULTS, PAGE, FIGURE)]
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *(f":!{x}" for x in made_here))
+    results = [f":!{file.relative_to(REPOSITORY)}" for file in (RESULTS, PAGE, REMARKS, FIGURE)]
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *results)
     if changed:
         raise SystemExit(f"commit or stash first, or the results would name a wrong commit:\n{changed}")
     return _git("rev-parse", "--short=12", "HEAD")
@@ -62,11 +64,31 @@ def play(recipe: str, mode: Mode, seed: int, directory: Path, commit: str) -> Re
     file = (RECIPES / f"{recipe}.toml").relative_to(REPOSITORY)
     arguments = ["train" if mode == "distributed" else "serial", "--config", str(file), "--seed", str(seed)]
     summary = run(arguments, directory)
+    staleness = summary.get("staleness", {"mean": 0.0, "max": 0})
+    ledger = summary.get("ledger", {"stale": 0, "trained": 1})
     config = load_toml(directory / "config.toml")
-    best = _greedy(directory, "best")
-    # The baseline keeps no checkpoints: its own evaluation of its final weights stands instead.
-    last = _greedy(directory, "last") if mode == "distributed" else _own_evaluation(summary)
-    return _record(recipe, mode, config, summary, best, last, directory, commit, " ".join(arguments))
+    return Record(
+        recipe=recipe,
+        env_id=config.env_id,
+        mode=mode,
+        actors=config.actors if mode == "distributed" else 0,
+        seed=seed,
+        commit=commit,
+        command=f"dppo-redis {' '.join(arguments)}",
+        trained_steps=summary["trained_steps"],
+        train_return=round(summary["train_return_mean"], 2),
+        best=_greedy(directory, "best"),
+        # The baseline keeps no checkpoints: its own evaluation of its final weights stands instead.
+        last=_greedy(directory, "last") if mode == "distributed" else _own_evaluation(summary),
+        train_s=round(summary["train_s"], 1),
+        wall_s=round(summary["wall_s"], 1),
+        staleness_mean=round(staleness["mean"], 2),
+        staleness_max=staleness["max"],
+        stale_share=round(ledger["stale"] / max(1, ledger["stale"] + ledger["trained"]), 4),
+        versions=versions(),
+        finished=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        curve=_curve(directory),
+    )
 
 
 def _greedy(directory: Path, checkpoint: str) -> Greedy:
@@ -79,41 +101,9 @@ def _own_evaluation(summary: dict[str, Any]) -> Greedy:
     return Greedy(round(summary["return_mean"], 2), summary["return_episodes"], summary["trained_steps"])
 
 
-def _record(
-    recipe: str,
-    mode: Mode,
-    config: RunConfig,
-    summary: dict[str, Any],
-    best: Greedy,
-    last: Greedy,
-    directory: Path,
-    commit: str,
-    arguments: str,
-) -> Record:
-    staleness = summary.get("staleness", {"mean": 0.0, "max": 0})
-    ledger = summary.get("ledger", {"stale": 0, "trained": 1})
+def _curve(directory: Path) -> tuple[tuple[int, float], ...]:
     rows = [row for row in read_metrics(directory) if row["return_mean"]]
-    return Record(
-        recipe=recipe,
-        env_id=config.env_id,
-        mode=mode,
-        actors=config.actors if mode == "distributed" else 0,
-        seed=config.seed,
-        commit=commit,
-        command=f"dppo-redis {arguments}",
-        trained_steps=summary["trained_steps"],
-        train_return=round(summary["train_return_mean"], 2),
-        best=best,
-        last=last,
-        train_s=round(summary["train_s"], 1),
-        wall_s=round(summary["wall_s"], 1),
-        staleness_mean=round(staleness["mean"], 2),
-        staleness_max=staleness["max"],
-        stale_share=round(ledger["stale"] / max(1, ledger["stale"] + ledger["trained"]), 4),
-        versions=versions(),
-        finished=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        curve=thin([(int(row["trained_steps"]), float(row["return_mean"])) for row in rows]),
-    )
+    return thin([(int(row["trained_steps"]), float(row["return_mean"])) for row in rows])
 
 
 def play_missing(recipes: Sequence[str], modes: Sequence[Mode], seeds: Sequence[int], results: Path) -> None:
@@ -133,10 +123,11 @@ def play_missing(recipes: Sequence[str], modes: Sequence[Mode], seeds: Sequence[
 
 
 def make_page(results: Path, page: Path, figure: Path) -> None:
-    """The page and its figure, from the records alone."""
+    """The page and its figure, from the records and the remarks alone."""
     records = read(results)
     scores_figure.draw(records, figure)
-    page.write_text(scores_page.build(records, figure.relative_to(page.parent)), encoding="utf-8")
+    remarks = REMARKS.read_text(encoding="utf-8")
+    page.write_text(scores_page.build(records, figure.relative_to(page.parent), remarks), encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

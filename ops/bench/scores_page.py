@@ -55,13 +55,14 @@ default staleness limit. Published figures are of the versions of the environmen
 """
 
 
-def build(records: Sequence[Record], figure: Path) -> str:
-    """The whole page; `figure` is its path as seen from the page."""
+def build(records: Sequence[Record], figure: Path, remarks: str) -> str:
+    """The whole page; `figure` is its path as seen from the page, `remarks` what people found out."""
     parts = [
         _HEAD,
         "## Reached\n",
         table(_REACHED, [_reached(row, records) for row in ROWS]) + "\n",
         f"![training return of each environment against steps]({figure})\n",
+        remarks,
         "## Greedy episodes\n",
         _GREEDY_NOTE,
         table(_GREEDY, [_greedy(row, records) for row in _played(records)]) + "\n",

@@ -94,12 +94,12 @@ def test_a_record_comes_back_from_its_line_as_it_was(tmp_path: Path) -> None:
 def test_the_page_shows_mean_interval_seeds_and_share_of_serial() -> None:
     distributed = [make_record(seed=seed, train_return=-80.0 - seed) for seed in range(1, 6)]
     serial = [make_record("serial", seed=seed, train_return=-81.0) for seed in range(1, 6)]
-    line = line_of(build([*distributed, *serial], Path("scores.png")), "| Acrobot-v1")
+    line = line_of(build([*distributed, *serial], Path("scores.png"), ""), "| Acrobot-v1")
     assert "| -81.0 ± 0.0 | 5 | -83.0 ± 2.0 | 5 | 0.98 | yes |" in line
 
 
 def test_what_was_not_run_is_said_and_never_counted_as_reached() -> None:
-    page = build([make_record()], Path("scores.png"))
+    page = build([make_record()], Path("scores.png"), "")
     assert "| not run | 0 | not run | 0 |  |  |" in line_of(page, "| CartPole-v1")
     assert "yes, only 1 seeds" in line_of(page, "| Acrobot-v1")
 
