@@ -8,6 +8,7 @@ import torch
 from dppo_redis.errors import WireError
 from dppo_redis.features import Normaliser
 from dppo_redis.networks import Sequences, to_inputs
+from dppo_redis.plugins import one_line
 from dppo_redis.policy import ActorCritic
 from dppo_redis.spaces import Array, FloatArray
 from dppo_redis.spec import Spec
@@ -32,7 +33,7 @@ class TorchNetwork:
         try:
             self._model.load_acting_arrays(weights.network_arrays())
         except RuntimeError as error:
-            raise WireError("shape", f"weights that do not fit the spec: {error}") from error
+            raise WireError("shape", f"weights that do not fit the spec: {one_line(error)}") from error
 
     @torch.inference_mode()
     def step(self, rows: Array, memory: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -63,7 +63,7 @@ class Section(BaseModel):
 
 def _explain(section: type[Section], error: ValidationError) -> str:
     first = error.errors()[0]
-    knob = section.path + ".".join(str(part) for part in first["loc"][:1])
+    knob = ".".join([section.path.rstrip("."), *(str(part) for part in first["loc"][:1])]).strip(".")
     if first["type"] == "extra_forbidden":
         close = difflib.get_close_matches(str(first["loc"][0]), section.model_fields, n=1, cutoff=0.4)
         hint = f"did you mean {section.path}{close[0]}?" if close else "see `dppo-redis train --help`"
@@ -121,7 +121,7 @@ class PpoConfig(Section):
     """Epsilon of Adam"""
 
 
-MAX_WEIGHTS_BYTES = 128 * 2**20  # of the policy, as one publication
+MAX_PAYLOAD_BYTES = 128 * 2**20  # of a rollout or a publication; a comfortable rollout is about 1 MiB
 
 
 class NetworkConfig(Section):
@@ -147,10 +147,10 @@ class NetworkConfig(Section):
                 f"network.hidden: each width is from 1 to 4096 (got {list(self.hidden)})"
             )
         size = 4 * sum(a * b for a, b in zip(self.hidden, self.hidden[1:], strict=False))
-        if size > MAX_WEIGHTS_BYTES:
+        if size > MAX_PAYLOAD_BYTES:
             raise ConfigurationError(
                 f"network.hidden: {list(self.hidden)} are {size / 2**20:.0f} MiB of weights, and a "
-                f"publication may have {MAX_WEIGHTS_BYTES // 2**20}: use smaller or fewer layers"
+                f"publication may have {MAX_PAYLOAD_BYTES // 2**20}: use smaller or fewer layers"
             )
         return self
 

@@ -47,8 +47,9 @@ def make_single(source: EnvironmentSource) -> gymnasium.Env[Any, Any]:
             arguments: dict[str, Any] = dict(source.env_kwargs)
             env = gymnasium.make(env_id, **arguments)
     except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError) as error:
+        cause = first_line(error).rstrip(".")
         raise ConfigurationError(
-            f"environment {env_id!r} cannot be made: {first_line(error)} Check the id, install the package "
+            f"environment {env_id!r} cannot be made: {cause}. Check the id, install the package "
             "that has it, or name the module that registers it as module:EnvId"
         ) from error
     except Exception as error:  # code of the user's: anything may come out of it
@@ -118,17 +119,18 @@ def _check_api(env_id: str, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            answer = env.unwrapped.reset(seed=0)
+            try:
+                answer: Any = env.unwrapped.reset(seed=0)
+            except TypeError as error:
+                if "seed" not in str(error):
+                    raise
+                answer = None  # reset() without the argument `seed`
             two = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)
             five = two and len(env.unwrapped.step(_sample(env.unwrapped.action_space, answer[1]))) == 5
             if two and five:
                 return env.reset(seed=0)[1]
         except ConfigurationError:
             raise
-        except TypeError as error:  # reset() without the argument `seed`
-            raise ConfigurationError(
-                f"environment {env_id!r} does not speak the API of gymnasium 1.x: {error}"
-            ) from error
         except Exception as error:  # code of the user's: anything may come out of it
             raise ConfigurationError(
                 f"environment {env_id!r} raised in its first reset or step: {type(error).__name__}: {error}"
@@ -237,12 +239,20 @@ def _make_plain(source: EnvironmentSource, masked: bool) -> gymnasium.Env[Any, A
 
 def _make_native(source: EnvironmentSource, count: int) -> gymnasium.vector.VectorEnv[Any, Any, Any] | None:
     single = make_single(source)  # turns every reason for failure into one line
-    spec = single.spec
+    spec, spaces = single.spec, (single.observation_space, single.action_space)
     single.close()
     if spec is None or spec.vector_entry_point is None or spec.additional_wrappers:
         return None
     try:
         arguments: dict[str, Any] = dict(source.env_kwargs)
-        return gymnasium.make_vec(spec.id, count, vectorization_mode="vector_entry_point", **arguments)
+        native = gymnasium.make_vec(spec.id, count, vectorization_mode="vector_entry_point", **arguments)
     except (gymnasium.error.Error, ImportError, TypeError):
         return None  # the native version lacks an argument or a package that the single one has
+    if _describe(*spaces) == _describe(native.single_observation_space, native.single_action_space):
+        return native
+    native.close()  # that of the Arcade Learning Environment shows other pictures, for one
+    return None
+
+
+def _describe(observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> EnvironmentSpaces:
+    return EnvironmentSpaces(describe_observations(observation), describe_actions(action))

@@ -263,6 +263,8 @@ def load_custom(name: str, sizes: InputSizes, outputs: int) -> "CustomNetwork":
             raise TypeError(
                 f"a {type(module).__name__} is no torch Module: its parameters would not be found"
             )
+        if not any(True for _ in module.parameters()):
+            raise TypeError("it has no parameters to train")
         network = cast(CustomNetwork, module.eval())
         with torch.no_grad():
             answers = network.policy(_example(sizes)), network.value(_example(sizes))

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 from dppo_redis.actions import ActionSpec
-from dppo_redis.config import RunConfig
+from dppo_redis.config import MAX_PAYLOAD_BYTES, RunConfig
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.lock_step import lock_step_of
 from dppo_redis.spaces import ObservationSpec
@@ -72,6 +72,13 @@ def derive(
             "or use fewer actors or shorter rollouts"
         )
     rollout_bytes = _rollout_bytes(rows, config, observation, action)
+    if not serial and rollout_bytes > MAX_PAYLOAD_BYTES:
+        fitting = max(1, rollout_steps * MAX_PAYLOAD_BYTES // rollout_bytes)
+        raise ConfigurationError(
+            f"a rollout of {rollout_steps} steps of {config.envs_per_actor} environments has "
+            f"{rollout_bytes / 2**20:.0f} MiB, and a message may have {MAX_PAYLOAD_BYTES // 2**20}: "
+            f"set rollout_steps to {fitting} or less"
+        )
     return Derived(
         rollout_steps=rollout_steps,
         rollout_rows=rows,

@@ -33,3 +33,8 @@ def import_named(name: str, knob: str) -> Any:
 def first_line(error: Exception) -> str:
     """What an exception says, in one line."""
     return (str(error).strip().splitlines() or [""])[0]
+
+
+def one_line(error: Exception) -> str:
+    """All that an exception says, in one line."""
+    return " ".join(str(error).split())

@@ -18,8 +18,9 @@ BEST_POLICY = "best_policy.msgpack"
 def describe(config: RunConfig) -> RunDescription:
     """The description of a run, by its configuration and the environment that is installed here."""
     spaces = inspect(source_of(config), use_mask=config.use_action_mask)
-    derived = derive(config, spaces.observation, spaces.action)
-    return describe_run(config, spaces.observation, spaces.action, derived.rollout_steps)
+    steps = config.rollout_steps  # a run that was started has it in its configuration
+    steps = steps or derive(config, spaces.observation, spaces.action).rollout_steps
+    return describe_run(config, spaces.observation, spaces.action, steps)
 
 
 def describe_directory(run_dir: Path) -> RunDescription:

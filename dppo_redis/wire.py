@@ -16,13 +16,13 @@ from typing import Any, cast
 import msgpack
 import numpy as np
 
+from dppo_redis.config import MAX_PAYLOAD_BYTES as MAX_PAYLOAD_BYTES
 from dppo_redis.errors import WireError
 from dppo_redis.rollout import ARRAY_NAMES, OBSERVATION_NAMES, Rollout
 from dppo_redis.spaces import Array
 from dppo_redis.spec import WIRE_SCHEMA, Spec
 from dppo_redis.weights import Weights
 
-MAX_PAYLOAD_BYTES = 128 * 2**20  # below Redis' own 512 MiB; a comfortable rollout is about 1 MiB
 MAX_ARRAYS = 1024
 MAX_DIMENSIONS = 8
 _MOST_ROLLOUT_ARRAYS = 64

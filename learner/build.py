@@ -2,7 +2,7 @@
 
 import torch
 
-from dppo_redis.config import MAX_WEIGHTS_BYTES, RunConfig
+from dppo_redis.config import MAX_PAYLOAD_BYTES, RunConfig
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.policy import ActorCritic
 from dppo_redis.spec import RunDescription
@@ -22,6 +22,15 @@ def build_ppo(config: RunConfig, description: RunDescription, update_epochs: int
     )
 
 
+def check_network(config: RunConfig, description: RunDescription) -> None:
+    """Refuse, before anything is written, a network or a device that the learner could not use.
+
+    Raises:
+        ConfigurationError: says which and why.
+    """
+    check_size(build_ppo(config, description, update_epochs=1))
+
+
 def check_size(ppo: PpoUpdate) -> None:
     """Refuse a network whose weights could never be published.
 
@@ -29,10 +38,10 @@ def check_size(ppo: PpoUpdate) -> None:
         ConfigurationError: with its size and the limit.
     """
     size = sum(array.nbytes for array in ppo.acting_arrays().values())
-    if size > MAX_WEIGHTS_BYTES:
+    if size > MAX_PAYLOAD_BYTES:
         raise ConfigurationError(
             f"the policy has {size / 2**20:.0f} MiB of weights, and a publication may have "
-            f"{MAX_WEIGHTS_BYTES // 2**20}: make network.hidden smaller"
+            f"{MAX_PAYLOAD_BYTES // 2**20}: make network.hidden smaller"
         )
 
 

@@ -19,6 +19,7 @@ from dppo_redis.errors import CheckpointError, ConfigurationError
 from dppo_redis.files import write_aside
 from dppo_redis.ledger import Books, Ledger
 from dppo_redis.normaliser import RunningMoments
+from dppo_redis.plugins import one_line
 from learner.intake import Marks
 from learner.ppo_update import PpoUpdate
 from learner.progress import Progress
@@ -152,7 +153,8 @@ class Checkpoints:
                 _log.warning("%s; trying the one before", error)
                 continue
             for damaged in files[:index]:  # else they would stay the newest and push out good ones
-                damaged.rename(damaged.with_suffix(".damaged"))
+                with contextlib.suppress(FileNotFoundError):  # a living learner may have removed it
+                    damaged.rename(damaged.with_suffix(".damaged"))
             if file not in resumable:
                 _log.warning("%s is not the start of a segment: what follows is not exact", file.name)
             elif file != self.files()[0]:
@@ -209,8 +211,13 @@ class Checkpoints:
 
     @staticmethod
     def _load(values: dict[str, Any], ppo: PpoUpdate) -> Snapshot:
-        ppo.model.load_state_dict(values["model"])
-        ppo.optimizer.load_state_dict(values["optimizer"])
+        try:
+            ppo.model.load_state_dict(values["model"])
+            ppo.optimizer.load_state_dict(values["optimizer"])
+        except (RuntimeError, ValueError) as error:  # only a custom network can change within a spec
+            raise ConfigurationError(
+                f"the checkpoint does not fit the network: {one_line(error)} was its class changed?"
+            ) from error
         ppo.observation_moments = RunningMoments.from_dict(values["observation_moments"])
         ppo.return_moments = RunningMoments.from_dict(values["return_moments"])
         ppo.generator.set_state(values["minibatch_rng"])

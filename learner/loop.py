@@ -209,7 +209,9 @@ class Learner:
     def _compare(self, report: UpdateReport) -> None:
         """Warn when actors and learner disagree about the same weights, or a gradient is not finite."""
         if report.skipped_steps and self.rarely.due():
-            _log.warning("%d gradient steps were skipped: not finite", report.skipped_steps)
+            _log.warning(
+                "%d gradient steps were skipped: not finite, or without a valid row", report.skipped_steps
+            )
         if report.ratio_error is not None and report.ratio_error > _RATIO_TOLERANCE and self.rarely.due():
             _log.warning(
                 "actors and learner disagree about the probabilities of fresh actions by a factor of "

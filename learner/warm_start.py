@@ -16,6 +16,7 @@ from dppo_redis.environments import EnvironmentSpaces
 from dppo_redis.errors import CheckpointError, ConfigurationError
 from dppo_redis.exports import acting_differences, is_export, read_export
 from dppo_redis.normaliser import RunningMoments
+from dppo_redis.plugins import one_line
 from dppo_redis.run_files import BEST_POLICY, CHECKPOINTS, CONFIG, describe_directory, read_best
 from dppo_redis.spec import Spec, describe_run
 from dppo_redis.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN, Weights
@@ -86,7 +87,7 @@ def check_before_start(config: RunConfig, spaces: EnvironmentSpaces, run_dir: Pa
         raise ConfigurationError(
             f"init_from: {path} lies in the directory of the run to begin: choose another --run-dir"
         )
-    spec = describe_run(config, spaces.observation, spaces.action, config.rollout_steps or 0).spec
+    spec = describe_run(config, spaces.observation, spaces.action, config.rollout_steps or 1).spec
     check_source(read_source(path), spec)
 
 
@@ -109,7 +110,9 @@ def warm_start(ppo: PpoUpdate, path: Path) -> None:
     try:
         ppo.model.load_state_dict({**own, **network})
     except RuntimeError as error:
-        raise ConfigurationError(f"init_from: {source.path} does not fit the network: {error}") from error
+        raise ConfigurationError(
+            f"init_from: {source.path} does not fit the network: {one_line(error)}"
+        ) from error
     if source.observation_moments is not None:
         ppo.observation_moments = source.observation_moments
     critic = "policy and value network" if own.keys() <= network.keys() else "policy"
@@ -117,7 +120,7 @@ def warm_start(ppo: PpoUpdate, path: Path) -> None:
 
 
 def _from_run(run_dir: Path) -> Source:
-    """Its newest readable checkpoint, else its best policy: a serial run has no checkpoint."""
+    """Its newest readable checkpoint, else its best policy."""
     for file in newest_first(run_dir / CHECKPOINTS):
         try:
             return _from_checkpoint(file)

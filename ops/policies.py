@@ -87,7 +87,7 @@ def _from_checkpoint(
         raise ConfigurationError(
             f"--checkpoint {checkpoint}: neither best, last, a checkpoint file nor an export"
         )
-    ppo = build_ppo(config, description, update_epochs=1)
+    ppo = build_ppo(config.model_copy(update={"device": "cpu"}), description, update_epochs=1)
     checkpoints = Checkpoints(directory / CHECKPOINTS, run, description.digest, keep=1)
     snapshot = checkpoints.peek(ppo, file)
     if snapshot is None:

@@ -25,7 +25,7 @@ from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import RunDescription, describe_run, source_of
 from dppo_redis.weights import Weights
 from learner.batch import stack
-from learner.build import build_ppo
+from learner.build import build_ppo, check_network
 from learner.checkpoint import Checkpoints, Snapshot
 from learner.goal import Finished, Goal, judge_goal
 from learner.intake import Marks
@@ -234,12 +234,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = read_options(SerialOptions, argv, "dppo-redis serial")
     if options.age < 0:
         raise ConfigurationError(f"age: at least 0 (got {options.age})")
+    if options.age and options.config.lock_step:
+        raise ConfigurationError("age and lock_step cannot be used together: lock-step data is always fresh")
     torch.set_num_threads(1)
     config = options.config
     spaces = inspect(source_of(config), use_mask=config.use_action_mask)
     derived = derive(config, spaces.observation, spaces.action, serial=True)
     directory = choose(config, options.run, options.run_dir, resume=False)
     check(directory, resume=False, overwrite=options.overwrite)
+    check_network(config, describe_run(config, spaces.observation, spaces.action, derived.rollout_steps))
     check_before_start(config, spaces, directory.path)
     claim(directory)
     as_used = config.model_copy(update={"rollout_steps": derived.rollout_steps})

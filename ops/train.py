@@ -52,8 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if url is not None:
         check_shared(url, options, directory, stop)
     check(directory, resume=options.resume, overwrite=options.overwrite)
+    if _needs_a_try(config, spaces):
+        from learner.build import check_network  # torch, which other starts need not wait for
+
+        check_network(config, describe_run(config, spaces.observation, spaces.action, derived.rollout_steps))
     if config.init_from is not None and not options.resume:
-        from learner.warm_start import check_before_start  # torch, which other starts need not wait for
+        from learner.warm_start import check_before_start  # torch again
 
         check_before_start(config, spaces, directory.path)
     # A resumed run keeps its rollout length, whatever the number of actors then.
@@ -73,6 +77,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _train(options, directory, given, private_dir, lock, screen, stop)
     finally:
         shutil.rmtree(private_dir, ignore_errors=True)
+
+
+def _needs_a_try(config: RunConfig, spaces: EnvironmentSpaces) -> bool:
+    """Whether the network or the device might be one that the learner has to refuse."""
+    network = config.network
+    inputs = config.frame_stack * spaces.observation.size
+    large = max(inputs, *network.hidden, network.memory_size) > 1024 or bool(spaces.observation.images)
+    return network.custom is not None or config.device.startswith("cuda") or large
 
 
 def _refuse_another_plan(directory: RunDirectory, config: RunConfig, spaces: EnvironmentSpaces) -> None:

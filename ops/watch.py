@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from dppo_redis.errors import ConfigurationError, DppoError
+from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
 from dppo_redis.redis_client import Client, TransientError, translated
 from dppo_redis.run_store import STOP, RunStore
 from dppo_redis.shutdown import StopRequest
@@ -86,7 +86,10 @@ class Watch:
             looping = self.restarts.is_looping(process, update)
             if process.gave_up or looping:
                 how = "keeps ending" if looping else f"gave up (status {process.exit_status})"
-                raise RunFailedError(f"{process.name} {how}: {last_line(process.log)} (log: {process.log})")
+                error = RunFailedError(f"{process.name} {how}: {last_line(process.log)} (log: {process.log})")
+                if process.exit_status == ExitStatus.CONFIGURATION:
+                    error.exit_status = ExitStatus.CONFIGURATION
+                raise error
 
     def finish(self) -> None:
         """Ask the services to end by themselves and wait for them, the last evaluation included."""

@@ -206,7 +206,10 @@ def build_collector(
     count = envs_per_actor or join.envs_per_actor
     seeds = actor_seeds(join.seed, slot, boot, count, builds)
     CALLS.start()  # building may hang, too; the first reset stops the clock
-    vector = make_vector(spec.environment, count, join.vectorization, masked=spec.observation.masked)
+    try:
+        vector = make_vector(spec.environment, count, join.vectorization, masked=spec.observation.masked)
+    except ConfigurationError as error:  # it could be made when it was looked at: this may pass
+        raise EnvironmentBrokenError(str(error)) from error
     environments = Environments(vector, seeds.environments)
     try:
         return Collector(environments, spec, seeds)

@@ -54,6 +54,11 @@ class Eyes:
         """[N, k - 1, *row], the frames before the newest one."""
         return self._frames[:, :-1]
 
+    def forget_what_is_not_finite(self) -> None:
+        """A broken observation spoils its own rollout, not those that follow."""
+        if self._remembering:
+            self.memory = np.nan_to_num(self.memory, nan=0, posinf=0, neginf=0)
+
     def see(self, step: Step, memory: FloatArray) -> None:
         """Take in what a step showed, and the memory after the policy chose it."""
         self.newest = step.observations
@@ -90,6 +95,7 @@ class Collector:
         """
         buffers, eyes = self._buffers, self._eyes
         noise = policy.noise(self._generator, self.spec.rollout_steps, self.environments.count)
+        eyes.forget_what_is_not_finite()
         before = eyes.before, eyes.memory
         finals: list[Array] = []
         for t in range(self.spec.rollout_steps):
@@ -125,6 +131,8 @@ class Collector:
             _, self._discounted = discounted_returns(
                 discounted, buffers.rewards, ends, buffers.valid, self.spec.return_discount
             )
+            # As with a running return, a broken reward spoils its own rollout only.
+            self._discounted = np.nan_to_num(self._discounted, nan=0, posinf=0, neginf=0)
         row = self.spec.observation
         empty = np.empty((0, *row.row_shape), row.row_dtype)
         return Rollout(

@@ -41,7 +41,7 @@ class Environments:
                 "so its episode ends cannot be understood"
             )
         self.vector = vector
-        CALLS.processes = getattr(vector, "processes", ())
+        CALLS.processes.update(getattr(vector, "processes", ()))
         self.count = vector.num_envs
         self.mode = mode
         self.observation = describe_observations(vector.single_observation_space)
@@ -113,6 +113,7 @@ class Environments:
                 process.kill()
             for process in processes:
                 process.join()
+            CALLS.processes.difference_update(processes)
             self.vector.closed = True
             return
         try:

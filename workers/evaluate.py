@@ -13,14 +13,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium.vector import VectorEnv
 
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.credentials import Role, find_url
-from dppo_redis.environments import make_vector
+from dppo_redis.environments import Vectorization, make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, ExitStatus, StoppedError, WireError
 from dppo_redis.files import write_aside
 from dppo_redis.history import NO_HISTORY, History, arrays_digest
@@ -74,14 +76,14 @@ def evaluate(
         StoppedError: a stop was requested meanwhile.
         EnvironmentBrokenError: the environment raised.
     """
-    spec, join, weights = description.spec, description.join, policy.weights
+    join, weights = description.join, policy.weights
     # The version in the seed: every evaluation plays other episodes.
     seeds = evaluation_seeds(join.seed, weights.version, join.evaluation_episodes)
     returns: list[float] = []
     lengths: list[int] = []
     for first in range(0, len(seeds), _MOST_AT_ONCE):
         some = seeds[first : first + _MOST_AT_ONCE]
-        vector = make_vector(spec.environment, len(some), join.vectorization, masked=spec.observation.masked)
+        vector = _make_environments(description, len(some))
         environments = Environments(vector, some)
         try:
             played = _play_one_each(policy, environments, stop, sampling)
@@ -101,6 +103,16 @@ def evaluate(
         length_mean=float(np.mean(lengths)),
         episodes=len(returns),
     )
+
+
+def _make_environments(description: RunDescription, count: int) -> VectorEnv[Any, Any, Any]:
+    """In this process, whatever the actors do: its computing time is what is rationed."""
+    spec, wanted = description.spec, description.join.vectorization
+    vectorization: Vectorization = "sync" if wanted == "async" else wanted
+    try:
+        return make_vector(spec.environment, count, vectorization, masked=spec.observation.masked)
+    except ConfigurationError as error:  # it could be made when it was looked at: this may pass
+        raise EnvironmentBrokenError(str(error)) from error
 
 
 def _play_one_each(

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 
 from dppo_redis.errors import ExitStatus
@@ -24,7 +24,7 @@ class CallClock:
 
     def __init__(self) -> None:
         self.began: float | None = None  # monotonic; None between calls
-        self.processes: Sequence[BaseProcess] = ()  # those that the environments run in, if not this one
+        self.processes: set[BaseProcess] = set()  # those that environments run in, if not in this one
 
     def start(self) -> None:
         """A call begins."""
@@ -99,7 +99,7 @@ class Watchdog:
     def _end(self, reason: str | None, status: ExitStatus) -> None:
         if reason is not None:
             _log.error("%s; ending this process", reason)
-        for process in CALLS.processes:
+        for process in list(CALLS.processes):
             process.kill()
         self._farewell(reason)
         logging.shutdown()

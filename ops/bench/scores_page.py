@@ -38,7 +38,13 @@ ROWS = (
         "CleanRL 1,443 ± 46 (v4); Tianshou 5,784 ± 1,244 (v3, best over training)",
         2500,
     ),
-    Row("pixels", "a task of uint8 images", "", "none; compared with the own serial baseline", None),
+    Row(
+        "pixel_catch",
+        "ops.bench.pixel_catch:PixelCatch-v0",
+        "200k",
+        "none: a task of uint8 images, compared with serial",
+        None,
+    ),
 )
 
 _HEAD = """\

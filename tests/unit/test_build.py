@@ -12,6 +12,6 @@ def test_a_policy_larger_than_a_publication_may_be_is_refused_with_both_sizes(
 ) -> None:
     trainer = make_trainer()
     check_size(trainer)
-    monkeypatch.setattr("learner.build.MAX_WEIGHTS_BYTES", 100)
+    monkeypatch.setattr("learner.build.MAX_PAYLOAD_BYTES", 100)
     with pytest.raises(ConfigurationError, match="MiB of weights, and a publication may have"):
         check_size(trainer)
