@@ -201,7 +201,7 @@ def draw(results: Results, file: Path) -> None:
         if each.lines:
             each.legend(frameon=False, fontsize="small")
     for each in (*axes[0], axes[1, 0]):
-        each.set_ylim(bottom=0)
+        each.set_ylim(0, each.get_ylim()[1] * 1.05)
         each.set_ylabel("return, last 100 training episodes")
     for each in axes[1]:
         each.set_xlabel("age of the data when it is used (updates)")
@@ -224,15 +224,16 @@ def _line(
 
 def _fleets(axes: Axes, results: Results) -> None:
     """The real system, at the mean age that it had."""
-    for correction, style in zip(FEW_CORRECTIONS, ("k*", "gP"), strict=True):
+    below, above = (4, -14), (4, 6)
+    for correction, style, place in zip(FEW_CORRECTIONS, ("k*", "gP"), (below, above), strict=True):
         label: str | None = f"{FLEET_ACTORS} actors, {NAMES[correction]}, publish_every as written"
         for publish_every in PUBLISH_EVERY:
             group = results.of(BESIDE_ENV_ID, publish_every=publish_every, correction=correction)
             if group:
                 age = statistics.fmean(map(_staleness, group))
                 score = statistics.fmean(map(_train_return, group))
-                axes.plot(age, score, style, markersize=10, label=label)
-                axes.annotate(str(publish_every), (age, score), (6, 5), textcoords="offset points")
+                axes.plot(age, score, style, markersize=8, label=label)
+                axes.annotate(str(publish_every), (age, score), place, textcoords="offset points")
                 label = None
 
 
