@@ -73,7 +73,7 @@ def derive(
         )
     rollout_bytes = _rollout_bytes(rows, config, observation, action)
     if not serial and rollout_bytes > MAX_PAYLOAD_BYTES:
-        fitting = max(1, rollout_steps * MAX_PAYLOAD_BYTES // rollout_bytes)
+        fitting = max(1, int(0.99 * rollout_steps * MAX_PAYLOAD_BYTES / rollout_bytes))
         raise ConfigurationError(
             f"a rollout of {rollout_steps} steps of {config.envs_per_actor} environments has "
             f"{rollout_bytes / 2**20:.0f} MiB, and a message may have {MAX_PAYLOAD_BYTES // 2**20}: "

@@ -51,6 +51,7 @@ _ENTRY_POINTS = {
     "OddInfos-v0": "faults:OddInfos",
     "OldApi-v0": "faults:OldApi",
     "OldestApi-v0": "faults:OldestApi",
+    "Busy-v0": "faults:Busy",
     "Hangs-v0": "faults:Hangs",
     "Slow-v0": "faults:Slow",
 }

@@ -104,6 +104,15 @@ class Hangs(FixedLength):
         return super().step(action)
 
 
+class Busy(FixedLength):
+    """Cannot be built while the file `port` is there."""
+
+    def __init__(self, port: str, length: int = 3) -> None:
+        if Path(port).exists():
+            raise RuntimeError("port 1234 is busy")
+        super().__init__(length)
+
+
 class Dies(FixedLength):
     """Kills the process it is in when it is told to take action 1."""
 
