@@ -11,7 +11,7 @@ from dppo_redis.config import MAX_PAYLOAD_BYTES
 from dppo_redis.environments import inspect, make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.pacing import derive
-from dppo_redis.run_files import describe
+from dppo_redis.run_files import BEST_POLICY, describe
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import source_of
 from dppo_redis.wire import encode_weights
@@ -31,7 +31,7 @@ from tests.factories import (
     source,
 )
 from workers.__main__ import build_collector
-from workers.evaluate import BEST_POLICY, evaluate
+from workers.evaluate import evaluate
 
 
 @pytest.mark.parametrize(
