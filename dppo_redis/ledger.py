@@ -105,12 +105,19 @@ class Books:
     ledger: Ledger
     last_entries_added: int = 0  # of the present stream
     stream_is_new: bool = False  # set by whoever made a stream where there was none
+    carried: int = -1  # entries_before at these books' last look, or in their checkpoint
+
+    def __post_init__(self) -> None:
+        if self.carried < 0:
+            self.carried = self.ledger.entries_before
 
     def audit(self, entries_added: int, backlog: int) -> Balance:
         """Compare, then book the difference as `lost`.
 
         A new stream counts from 0 again, so what the old one had counted is carried over.
         """
+        if self.ledger.entries_before > self.carried:
+            self.last_entries_added = 0  # a predecessor has carried that stream over since our checkpoint
         reset = self.stream_is_new or entries_added < self.last_entries_added
         if reset:
             self._carry(self.last_entries_added)
@@ -121,6 +128,7 @@ class Books:
             self.ledger.add(Outcome.LOST, "reset" if reset else "unexplained", entries=imbalance)
         elif imbalance < 0:  # added and settled after the last look at a stream that is gone
             self._carry(-imbalance)
+        self.carried = self.ledger.entries_before
         return Balance(
             entries_added=self.ledger.entries_before + entries_added,
             backlog=backlog,
