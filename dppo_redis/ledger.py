@@ -108,6 +108,11 @@ class Books:
     stream_is_new: bool = False  # set by whoever made a stream where there was none
     doubts: dict[bytes, Settlement] = field(default_factory=dict)  # perhaps recorded: the reply was lost
     has_adopted: bool = False
+    carried: int = -1  # entries_before at these books' last look, or in their checkpoint
+
+    def __post_init__(self) -> None:
+        if self.carried < 0:
+            self.carried = self.ledger.entries_before
 
     def adopt(self, stored: Mapping[str, int], entries_added: int, backlog: int) -> bool:
         """Take over counts that only Redis has: a predecessor's at the first look, later those in doubt.
@@ -141,6 +146,8 @@ class Books:
         log): what it forgot is carried over. Rollouts that were settled and are there again come
         as duplicates, so that as many of those that were forgotten are not seen to be lost.
         """
+        if self.ledger.entries_before > self.carried:
+            self.last_entries_added = 0  # a predecessor has carried that stream over since our checkpoint
         reason = "unexplained"
         if self.stream_is_new or not entries_added:
             reason = "reset"
@@ -155,6 +162,7 @@ class Books:
             self.ledger.add(Outcome.LOST, reason, entries=imbalance)
         elif imbalance < 0:  # settled after the last look at a stream that is gone, or settled and back
             self._carry(-imbalance)
+        self.carried = self.ledger.entries_before
         return Balance(
             entries_added=self.ledger.entries_before + entries_added,
             backlog=backlog,

@@ -115,8 +115,8 @@ class Injector:
                 lowest = min(lowest or steps, steps)
                 grown = grown or lowest < steps
             silent = {slot for slot in silent if not self._pushes(fleet.heard()[slot], heard[slot])}
-            # The keeper's report is from after the fault, and from after its own look at the books.
-            balanced = number(status.get("time")) > over_at and status.get("imbalance") == "0"
+            # The report, whose time is rounded to a tenth, is of after the fault.
+            balanced = number(status.get("time")) > over_at + 0.1 and status.get("imbalance") == "0"
             if grown and balanced and not silent:
                 return time.monotonic() - over
             time.sleep(_POLL_S)

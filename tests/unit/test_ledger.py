@@ -96,6 +96,13 @@ class TestAudit:
         assert books.ledger.counts == {"trained": 12, "entries_before": 12}
         assert books.audit(entries_added=0, backlog=0).imbalance == 0
 
+    def test_a_reset_that_a_predecessor_has_booked_since_the_checkpoint_is_not_booked_again(self) -> None:
+        books = Books(Ledger({"trained": 8}), last_entries_added=10)  # of the checkpoint
+        books.ledger.merge({"trained": 9, "entries_before": 12, "lost": 3})  # of Redis, as it was left
+        balance = books.audit(entries_added=4, backlog=4)
+        assert balance.imbalance == 0
+        assert books.ledger.counts == {"trained": 9, "entries_before": 12, "lost": 3}
+
     def test_a_second_reset_adds_to_the_first(self) -> None:
         books = make_books(last_entries_added=4)
         books.audit(entries_added=0, backlog=0)
