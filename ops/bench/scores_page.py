@@ -118,10 +118,12 @@ def verdict(row: Row, serial: Score | None, distributed: Score | None) -> str:
         return ""
     counted = distributed.lowest if row.counts == "greedy" else distributed.mean
     words = ["yes" if counted >= row.target else "no"]
+    if distributed.seeds < LEAST_SEEDS:
+        words = [
+            f"{'so far' if counted >= row.target else 'no'} ({distributed.seeds} of {LEAST_SEEDS} seeds)"
+        ]
     if serial is not None and relative(distributed.mean, serial.mean) < LEAST_SHARE:
         words.append(f"below {LEAST_SHARE} of serial")
-    if distributed.seeds < LEAST_SEEDS:
-        words.append(f"only {distributed.seeds} seeds")
     return ", ".join(words)
 
 
