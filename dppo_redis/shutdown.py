@@ -1,7 +1,7 @@
 """How every process ends: signals, parents that vanish, exit statuses.
 
 Signal handlers only set a flag; loops look at it. The one place that knows supervisord counts an
-exit before `startsecs` as a failed start: a fatal exit is held until the process is old enough.
+exit before `startsecs` as a failed start: every exit is held until the process is old enough.
 """
 
 import ctypes
@@ -102,8 +102,7 @@ def run_service(main: Callable[[StopRequest], ExitStatus]) -> ExitStatus:
     if PARENT_PID_VARIABLE in os.environ:
         die_with_parent()
     status = _guarded(main, stop)
-    if status is not ExitStatus.DONE:
-        stop.sleep(SETTLED_AGE_S - (time.monotonic() - started))
+    stop.sleep(SETTLED_AGE_S - (time.monotonic() - started))  # also a service that finds its run over
     return status
 
 

@@ -194,7 +194,7 @@ def test_a_fleet_begins_with_what_another_run_has_learnt_and_resumes_without_it(
         finish(command)
         assert command.summary()["return_mean"] > 300  # a fresh network balances for about 10 steps
     log = (tmp_path / "new/logs/learner.log").read_text()
-    assert f"starting from the policy of {source}/best_policy.msgpack" in log
+    assert f"starting from the policy and value network of {source}/checkpoints/checkpoint-" in log
     rows = list(csv.DictReader((tmp_path / "new/metrics.csv").read_text().splitlines()))
     assert int(rows[0]["trained_steps"]) < 4000  # the steps of the other run do not count
     assert not rows[0]["return_mean"] or float(rows[0]["return_mean"]) > 100

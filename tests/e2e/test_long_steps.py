@@ -18,12 +18,20 @@ ENDLESS = (  # but quick while it is tried out
 )
 
 
-@pytest.mark.parametrize("vectorization", ["sync", "async"])
+@pytest.mark.parametrize(("vectorization", "limit_s"), [("sync", 5), ("async", 12)])
 def test_an_actor_whose_environment_hangs_is_started_anew_and_says_so(
-    tmp_path: Path, vectorization: str
+    tmp_path: Path, vectorization: str, limit_s: int
 ) -> None:
+    """The limit also holds for building them, which takes processes of their own a while."""
     marker = tmp_path / "hung"
-    arguments = ("tests.envs:Hangs-v0", "--env-kwargs", "marker", str(marker), "--env-timeout-s", "12")
+    arguments = (
+        "tests.envs:Hangs-v0",
+        "--env-kwargs",
+        "marker",
+        str(marker),
+        "--env-timeout-s",
+        str(limit_s),
+    )
     more = ("--vectorization", vectorization, "--actors", "1", "--env-steps", "160", *SMALL)
     with Command("train", *arguments, *more, "--json", cwd=tmp_path) as command:
         assert command.wait(120) == ExitStatus.DONE, command.err
