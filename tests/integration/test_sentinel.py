@@ -155,6 +155,7 @@ def _follows(group: SentinelGroup, port: int) -> bool:
         return False
 
 
+@pytest.mark.slow  # a failover by hand may forget what the old primary took last
 @needs_tls
 def test_passwords_users_and_certificates_go_to_whom_they_are_for(tmp_path: Path) -> None:
     certificates = make_certificates(tmp_path)
