@@ -141,8 +141,17 @@ class SentinelGroup:
         os.kill(self._processes[port].pid, signal.SIGCONT)
 
     def fail_over(self) -> None:
-        """Ask a sentinel for it, as an operator does."""
-        cast(Any, self.client(self.sentinels[0])).execute_command("SENTINEL", "FAILOVER", SERVICE)
+        """Ask a sentinel for it, as an operator does: again, while it has no news of a replica's link yet."""
+        wait_for(self._has_agreed_to_fail_over, 30.0, "a sentinel has a replica to promote")
+
+    def _has_agreed_to_fail_over(self) -> bool:
+        try:
+            cast(Any, self.client(self.sentinels[0])).execute_command("SENTINEL", "FAILOVER", SERVICE)
+        except redis.ResponseError as error:
+            if str(error).startswith("NOGOODSLAVE"):
+                return False
+            raise
+        return True
 
     def wait_until_whole(self, deadline_s: float = 60.0) -> None:
         """Until every replica follows the primary and every sentinel knows of all the others."""
