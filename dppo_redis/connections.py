@@ -80,7 +80,7 @@ class TlsConnection(TcpConnection, SSLConnection):
         except ssl.SSLError as error:
             return "CERTIFICATE" in (error.reason or "")
         except (OSError, redis.RedisError):
-            pass
+            return False  # it is away for another reason: the caller raises the error that it met
         return False
 
 
