@@ -14,12 +14,10 @@ from numpy.random import Generator
 
 from dppo_redis.actions import ActionSpec
 from dppo_redis.errors import WireError
-from dppo_redis.features import Normaliser, features, mask
+from dppo_redis.features import FORBIDDEN, Normaliser, features, mask
 from dppo_redis.spaces import Array, FloatArray
 from dppo_redis.spec import Spec
 from dppo_redis.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN, Weights
-
-_FORBIDDEN = np.float32(-1e8)  # as in policy.py
 
 
 class Network(Protocol):
@@ -142,7 +140,7 @@ class NumpyNetwork:
         x += bias
         allowed = mask(spec.observation, rows, spec.frame_stack)
         if allowed is not None:
-            np.copyto(x[..., : spec.action.choices], _FORBIDDEN, where=~allowed)
+            np.copyto(x[..., : spec.action.choices], np.float32(FORBIDDEN), where=~allowed)
         return x, memory
 
 

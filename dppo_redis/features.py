@@ -10,7 +10,8 @@ from dppo_redis.normaliser import normalise
 from dppo_redis.spaces import Array, BoolArray, Field, FloatArray, ObservationSpec
 
 Normaliser = tuple[FloatArray, FloatArray]  # mean and inverse standard deviation, each [moments]
-_PARTS = ("vector", "binary", "categories")  # in this order: what is normalised comes first
+_KINDS = ("vector", "binary", "categories")  # in this order: what is normalised comes first
+FORBIDDEN = -1e8  # the logit of a choice that the mask forbids; finite, so that 0 log 0 is 0
 
 
 def features(
@@ -22,6 +23,11 @@ def features(
         known = normalise(x[..., : spec.moments], *normaliser)
         x = known if spec.moments == spec.size else np.concatenate([known, x[..., spec.moments :]], axis=-1)
     return x if frames == 1 else x.reshape(*x.shape[:-2], frames * spec.size)
+
+
+def in_order(spec: ObservationSpec) -> list[Field]:
+    """The fields that `features` puts side by side, in its order."""
+    return [field for kind in _KINDS for field in spec.fields if field.kind == kind]
 
 
 def observed(spec: ObservationSpec, rows: Array) -> FloatArray:
@@ -44,7 +50,7 @@ def mask(spec: ObservationSpec, rows: Array, frames: int = 1) -> BoolArray | Non
 
 
 def _side_by_side(spec: ObservationSpec, rows: Array) -> FloatArray:
-    parts = [_floats(spec, rows, field) for kind in _PARTS for field in spec.fields if field.kind == kind]
+    parts = [_floats(spec, rows, field) for field in in_order(spec)]
     lead = rows.shape[: rows.ndim - len(spec.row_shape)]
     return np.concatenate([*parts, np.empty((*lead, 0), np.float32)], axis=-1)
 

@@ -1,12 +1,11 @@
 """How to act with a policy, in words: for whoever reads an export without this package. Pure."""
 
 from dppo_redis.actions import ActionSpec
+from dppo_redis.features import in_order
 from dppo_redis.normaliser import CLIP
 from dppo_redis.spaces import Field
 from dppo_redis.spec import NetworkSpec, Spec
 from dppo_redis.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN
-
-_ORDER = ("vector", "binary", "categories")
 
 
 def how_to_act(spec: Spec) -> list[str]:
@@ -16,7 +15,7 @@ def how_to_act(spec: Spec) -> list[str]:
 
 def _features(spec: Spec) -> list[str]:
     """What is done with everything but images."""
-    fields = [field for kind in _ORDER for field in spec.observation.fields if field.kind == kind]
+    fields = in_order(spec.observation)
     if not fields:
         return []
     parts = "; ".join(f"{field.name} ({_reading(field)})" for field in fields)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from dppo_redis.actions import ActionSpec
+from dppo_redis.features import FORBIDDEN
 from dppo_redis.networks import CustomNetwork, Inputs, InputSizes, Memory, Trunk, load_custom, mlp
 from dppo_redis.spaces import Array, FloatArray
 from dppo_redis.spec import Spec
 
 LOG_STD = "log_std"
-FORBIDDEN = -1e8  # the logit of a choice that the action mask forbids; finite, so that 0 log 0 is 0
 _LEARNER_ONLY = "value."  # what acting does not need
 
 
@@ -81,14 +81,14 @@ class ActorCritic(nn.Module):
 
     def outputs(self, inputs: Inputs) -> Tensor:
         """Logits, forbidden ones struck out, and means: [B, outputs]."""
-        return self._masked(self._policy(inputs, self._features(inputs)), inputs)
+        return self.masked(self._policy(inputs, self._features(inputs)), inputs.mask)
 
     def step(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """The same for one step of each environment, and the memory after it [B, S]."""
         if self.memory is None or self.trunk is None or inputs.sequences is None:
             return self.outputs(inputs), inputs.vector[:, :0]
         features, state = self.memory(self.trunk(inputs), inputs.sequences)
-        return self._masked(self.policy(features), inputs), state
+        return self.masked(self.policy(features), inputs.mask), state
 
     def values(self, inputs: Inputs) -> Tensor:
         """State values [B]."""
@@ -97,7 +97,7 @@ class ActorCritic(nn.Module):
     def evaluate(self, inputs: Inputs, actions: Actions) -> Evaluated:
         """Log-probabilities of actions, entropy and state values, in one pass."""
         features = self._features(inputs)
-        outputs = self._masked(self._policy(inputs, features), inputs)
+        outputs = self.masked(self._policy(inputs, features), inputs.mask)
         log_probs, entropy = self.log_probs_and_entropy(outputs, actions)
         return Evaluated(log_probs, entropy, self._value(inputs, features))
 
@@ -160,11 +160,12 @@ class ActorCritic(nn.Module):
         value: Tensor = self.value(features).squeeze(-1)
         return value
 
-    def _masked(self, outputs: Tensor, inputs: Inputs) -> Tensor:
-        if inputs.mask is None:
+    def masked(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
+        """Outputs [B, outputs] with the logits of forbidden choices struck out."""
+        if mask is None:
             return outputs
         choices = self.action.choices
-        logits = outputs[:, :choices].masked_fill(~inputs.mask, FORBIDDEN)
+        logits = outputs[:, :choices].masked_fill(~mask, FORBIDDEN)
         return torch.cat((logits, outputs[:, choices:]), dim=-1)
 
 

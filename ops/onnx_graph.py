@@ -18,7 +18,7 @@ from dppo_redis.features import features, images, mask
 from dppo_redis.networks import Inputs, InputSizes, Sequences
 from dppo_redis.normaliser import CLIP
 from dppo_redis.plugins import first_line
-from dppo_redis.policy import FORBIDDEN, ActorCritic
+from dppo_redis.policy import ActorCritic
 from dppo_redis.spaces import Array, FloatArray
 from dppo_redis.spec import Spec
 from dppo_redis.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN, Weights
@@ -79,14 +79,7 @@ class PolicyGraph(nn.Module):
         after = self.model.states(inputs)[0]
         # The first part of the state is the layer's output.
         outputs: Tensor = self.model.policy(after[:, : self.model.memory.size])
-        return self._masked(outputs, inputs.mask), after
-
-    def _masked(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
-        if mask is None:
-            return outputs
-        choices = self.spec.action.choices
-        logits = outputs[:, :choices].masked_fill(~mask, FORBIDDEN)
-        return torch.cat((logits, outputs[:, choices:]), dim=-1)
+        return self.model.masked(outputs, inputs.mask), after
 
     def _normalise(self, vector: Tensor) -> Tensor:
         observation, frames = self.spec.observation, self.spec.frame_stack
