@@ -25,6 +25,7 @@ from dppo_redis.pacing import Derived, derive
 from dppo_redis.redis_client import Client, Patience, connect, eviction_warning
 from dppo_redis.registry import Registry
 from dppo_redis.rollout_stream import Entry, RolloutConsumer
+from dppo_redis.run_files import CHECKPOINTS
 from dppo_redis.run_store import RunStore
 from dppo_redis.shutdown import StopRequest, run_service
 from dppo_redis.spec import RunDescription, describe_run, source_of
@@ -118,13 +119,8 @@ def _build(
     ppo = build_ppo(config, description, derived.update_epochs)
     check_size(ppo)
     plan = description.join.lock_step
-    checkpoints = Checkpoints(
-        options.run_dir / "checkpoints",
-        options.run,
-        description.digest,
-        config.checkpoint.keep,
-        segment_updates=plan.segment_updates if plan else 1,
-    )
+    directory, segment = options.run_dir / CHECKPOINTS, plan.segment_updates if plan else 1
+    checkpoints = Checkpoints(directory, options.run, description.digest, config.checkpoint.keep, segment)
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     history = History(options.history, "learner")
     authority = Authority(client, keys, description, owner, stop, history)
@@ -138,15 +134,12 @@ def _build(
     if snapshot:
         history.write("resumed", update=progress.update, epoch=snapshot.epoch, version=snapshot.version)
     consumer = RolloutConsumer(client, keys, authority.restore_stream)
-    rule: BatchRule = ElasticBatch(config.ppo.batch_steps, derived.rollout_rows)
-    if plan is not None:
-        rule = LockStepBatch(plan)
     intake = Intake(
         consumer,
         description.spec,
         authority.settle,
         partial(_quarantine, store, patience),
-        rule,
+        _batch_rule(config, description, derived),
         config.staleness_limit,
         history,
     )
@@ -169,6 +162,13 @@ def _build(
         stop=stop,
         history=history,
     )
+
+
+def _batch_rule(config: RunConfig, description: RunDescription, derived: Derived) -> BatchRule:
+    plan = description.join.lock_step
+    if plan is not None:
+        return LockStepBatch(plan)
+    return ElasticBatch(config.ppo.batch_steps, derived.rollout_rows)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -21,8 +21,6 @@ from dppo_redis.rollout_stream import ensure_group
 from dppo_redis.run_store import (
     RUN,
     STOP,
-    Vitals,
-    read_blob_digest,
     read_counters,
     read_vitals,
     remove_foreign_types,
@@ -32,11 +30,10 @@ from dppo_redis.spaces import FloatArray
 from dppo_redis.spec import RunDescription
 from dppo_redis.weights import Weights
 from learner.staleness import Lineage
+from learner.weights_watch import WeightsWatch
 
 LEASE_TTL_S = 5.0
 _POLL_S = 0.2
-_LARGEST_BLOB_READ = 4 * 2**20
-_LOOKS_PER_LARGE_READ = 30
 _TRIMMED_AT_ONCE = 100
 _log = logging.getLogger("dppo")
 T = TypeVar("T")
@@ -64,7 +61,7 @@ class Authority:
         self.history = history
         self.boots: dict[str, int] = {}
         self._last: Weights | None = None
-        self._looks = 0  # at the weights key
+        self._weights_watch = WeightsWatch(client, keys)
         self._state = RUN  # what the operator wanted when it was last seen
         self.owner = owner
         self.epoch = 0
@@ -279,8 +276,7 @@ class Authority:
         """Put back keys that were deleted, damaged or overwritten."""
         with self._lock:
             vitals = read_vitals(self._client, self._keys)
-            last = self._last
-            if last is not None and not self._is_whole(vitals):
+            if self._last is not None and not self._weights_watch.is_whole(vitals, self._last):
                 _log.warning("the weights key does not hold what was published; publishing again")
                 self._republish()
             text = self._description.to_text()
@@ -290,18 +286,6 @@ class Authority:
             if vitals.state is None:
                 self._writes.write_fields(self.epoch, self._keys.control, {"state": self._state})
             self._state = vitals.state or self._state
-
-    def _is_whole(self, vitals: Vitals) -> bool:
-        """Whether the weights key holds what was published; a large blob is read more rarely."""
-        last, stored = self._last, vitals.weights
-        if last is None or stored is None or (stored.epoch, stored.version) != (last.epoch, last.version):
-            return False
-        if stored.blob_bytes != stored.bytes:
-            return False
-        self._looks += 1
-        if stored.blob_bytes > _LARGEST_BLOB_READ and self._looks % _LOOKS_PER_LARGE_READ:
-            return True
-        return read_blob_digest(self._client, self._keys) == stored.sha256
 
     def _republish(self) -> None:
         if self._last is not None:

@@ -1,0 +1,30 @@
+"""Whether Redis still holds the weights that were published last."""
+
+from dppo_redis.keys import RunKeys
+from dppo_redis.redis_client import Client
+from dppo_redis.run_store import Vitals, read_blob_digest
+from dppo_redis.weights import Weights
+
+_LARGEST_BLOB_READ = 4 * 2**20
+_LOOKS_PER_LARGE_READ = 30
+
+
+class WeightsWatch:
+    """Compares identity and size at every look, the content too; that of a large blob more rarely."""
+
+    def __init__(self, client: Client, keys: RunKeys) -> None:
+        self._client = client
+        self._keys = keys
+        self._looks = 0
+
+    def is_whole(self, vitals: Vitals, last: Weights) -> bool:
+        """Whether the weights key holds `last`."""
+        stored = vitals.weights
+        if stored is None or (stored.epoch, stored.version) != (last.epoch, last.version):
+            return False
+        if stored.blob_bytes != stored.bytes:
+            return False
+        self._looks += 1
+        if stored.blob_bytes > _LARGEST_BLOB_READ and self._looks % _LOOKS_PER_LARGE_READ:
+            return True
+        return read_blob_digest(self._client, self._keys) == stored.sha256
