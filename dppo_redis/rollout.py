@@ -74,12 +74,22 @@ def validate(rollout: Rollout, spec: Spec) -> None:
     Raises:
         WireError: reason `dtype`, `shape`, `nonfinite`, `observation`, `action` or `flags`.
     """
+    check_layout(rollout, spec)
+    check_values(rollout, spec)
+
+
+def check_layout(rollout: Rollout, spec: Spec) -> None:
+    """The half of `validate` that looks at dtypes and shapes, and at flags for the rows that ended."""
     if rollout.rewards.ndim != 2:
         raise WireError("shape", f"rewards have shape {rollout.rewards.shape}, not [T, N]")
     t, n = rollout.rewards.shape
     if t != spec.rollout_steps or not 1 <= n <= MAX_ENVIRONMENTS:
         raise WireError("shape", f"T={t}, N={n}; the spec has T={spec.rollout_steps}")
-    _check_layout(rollout, spec, t, n)
+    _check_arrays(rollout, spec, t, n)
+
+
+def check_values(rollout: Rollout, spec: Spec) -> None:
+    """The half of `validate` that looks at every number of a rollout whose dtypes and shapes are right."""
     for name in OBSERVATION_NAMES:  # before what the policy made of them
         _check_observations(name, getattr(rollout, name), spec)
     for name in _FLOATS:
@@ -109,7 +119,7 @@ def _check_actions(rollout: Rollout, spec: Spec) -> None:
         raise WireError("action", "one that its action mask forbids")
 
 
-def _check_layout(rollout: Rollout, spec: Spec, t: int, n: int) -> None:
+def _check_arrays(rollout: Rollout, spec: Spec, t: int, n: int) -> None:
     rows = (t, n)
     for name in ("terminated", "truncated"):  # the number of ended rows is counted from these
         _check_array(name, getattr(rollout, name), rows, np.bool_)

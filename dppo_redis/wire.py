@@ -48,6 +48,20 @@ def encode_rollout(rollout: Rollout) -> bytes:
     return _pack({name: getattr(rollout, name) for name in ARRAY_NAMES}, {})
 
 
+def frame(rollout: Rollout) -> list[bytes]:
+    """What stands in an encoded rollout before the numbers of each array; only numbers are left out."""
+    packer, pieces = msgpack.Packer(), []
+    before = packer.pack_map_header(2) + packer.pack("schema") + packer.pack(WIRE_SCHEMA)
+    before += packer.pack("arrays") + packer.pack_map_header(len(ARRAY_NAMES))
+    for name in ARRAY_NAMES:
+        code, shape, numbers = _pack_array(name, getattr(rollout, name))
+        before += packer.pack(name) + packer.pack_array_header(3) + packer.pack(code) + packer.pack(shape)
+        packed = packer.pack(numbers)
+        pieces.append(before + packed[: len(packed) - len(numbers)])
+        before = b""
+    return pieces
+
+
 def decode_rollout(payload: bytes, spec: Spec) -> Rollout:
     """Unpack a rollout; its arrays are read-only views of `payload`. Values are not checked here.
 

@@ -17,10 +17,11 @@ from dppo_redis.history import NO_HISTORY, History
 from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.logs import Rarely
 from dppo_redis.pending import POISON_DEATHS
-from dppo_redis.rollout import MAX_ENVIRONMENTS, Rollout, RolloutHeader, validate
+from dppo_redis.rollout import MAX_ENVIRONMENTS, Rollout, RolloutHeader
+from dppo_redis.rollout_decoder import RolloutDecoder
 from dppo_redis.rollout_stream import parse_header
 from dppo_redis.spec import Spec
-from dppo_redis.wire import checksum, decode_rollout
+from dppo_redis.wire import checksum
 from learner.batch_rule import BatchRule
 from learner.staleness import Lineage, Verdict, judge
 
@@ -114,6 +115,7 @@ class Intake:
         self._entries = entries
         self._spec = spec
         self._digest = spec.digest()
+        self._decoder = RolloutDecoder(spec)
         self._settle = settle
         self._quarantine = quarantine
         self._rule = rule
@@ -244,8 +246,7 @@ class Intake:
             raise WireError("header", "no field payload")
         if checksum(payload) != header.crc:
             raise WireError("crc", "the payload does not match its crc")
-        rollout = decode_rollout(payload, self._spec)
-        validate(rollout, self._spec)
+        rollout = self._decoder.decode(payload)
         if rollout.steps != header.steps or header.steps == 0:
             raise WireError("header", f"{header.steps} steps claimed, {rollout.steps} valid rows")
         self.marks.take(header)

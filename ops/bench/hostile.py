@@ -26,10 +26,11 @@ from dppo_redis.errors import WireError
 from dppo_redis.keys import RunKeys
 from dppo_redis.pacing import derive
 from dppo_redis.redis_client import Client, connect
-from dppo_redis.rollout import Rollout, validate
+from dppo_redis.rollout import Rollout
+from dppo_redis.rollout_decoder import RolloutDecoder
 from dppo_redis.run_store import RunStore
 from dppo_redis.spec import RunDescription, Spec, describe_run, source_of
-from dppo_redis.wire import checksum, decode_rollout, encode_rollout
+from dppo_redis.wire import checksum, encode_rollout
 from ops.broker import embedded
 from ops.run_directory import to_toml
 
@@ -80,10 +81,10 @@ def make_rollout(spec: Spec) -> Rollout:
     )
 
 
-def take(payload: bytes, spec: Spec) -> None:
+def take(payload: bytes, decoder: RolloutDecoder) -> None:
     """All that the intake does with a payload."""
     checksum(payload)
-    validate(decode_rollout(payload, spec), spec)
+    decoder.decode(payload)
 
 
 def hostile(rollout: Rollout, seed: int = 0) -> dict[str, bytes]:
@@ -136,32 +137,32 @@ def hostile(rollout: Rollout, seed: int = 0) -> dict[str, bytes]:
     }  # fmt: skip
 
 
-def seconds_of(payload: bytes, spec: Spec, is_good: bool) -> float:
+def seconds_of(payload: bytes, decoder: RolloutDecoder, is_good: bool) -> float:
     """Best of several: the machine has other things to do."""
     best = float("inf")
     for _ in range(7):
         started = time.perf_counter()
-        refused(payload, spec, is_good)
+        refused(payload, decoder, is_good)
         best = min(best, time.perf_counter() - started)
     return best
 
 
-def refused(payload: bytes, spec: Spec, is_good: bool) -> None:
+def refused(payload: bytes, decoder: RolloutDecoder, is_good: bool) -> None:
     """Take it; a broken payload has to be refused."""
     try:
-        take(payload, spec)
+        take(payload, decoder)
     except WireError:
         assert not is_good
     else:
         assert is_good, payload[:100]
 
 
-def bytes_of(payload: bytes, spec: Spec, is_good: bool) -> int:
+def bytes_of(payload: bytes, decoder: RolloutDecoder, is_good: bool) -> int:
     """The most memory that was in use at one moment, the payload itself included."""
-    refused(payload, spec, is_good)
+    refused(payload, decoder, is_good)
     tracemalloc.start()
     try:
-        refused(payload, spec, is_good)
+        refused(payload, decoder, is_good)
         return len(payload) + tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -176,10 +177,11 @@ def compare() -> None:
         spec = describe(configuration(steps)).spec
         rollout = make_rollout(spec)
         good = encode_rollout(rollout)
-        good_s, good_bytes = seconds_of(good, spec, True), bytes_of(good, spec, True)
+        decoder = RolloutDecoder(spec)
+        good_s, good_bytes = seconds_of(good, decoder, True), bytes_of(good, decoder, True)
         broken = hostile(rollout)
-        times = {kind: seconds_of(payload, spec, False) for kind, payload in broken.items()}
-        memory = {kind: bytes_of(payload, spec, False) for kind, payload in broken.items()}
+        times = {kind: seconds_of(payload, decoder, False) for kind, payload in broken.items()}
+        memory = {kind: bytes_of(payload, decoder, False) for kind, payload in broken.items()}
         slow, large = max(times, key=lambda k: times[k]), max(memory, key=lambda k: memory[k])
         print(
             f"| {name} | {1e6 * good_s:.0f} us, {good_bytes / 1024:.0f} KB | {slow} | "

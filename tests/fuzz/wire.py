@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dppo_redis.errors import WireError
 from dppo_redis.rollout import validate
+from dppo_redis.rollout_decoder import RolloutDecoder
 from dppo_redis.spec import WIRE_SCHEMA
 from dppo_redis.wire import decode_rollout, decode_weights, encode_rollout, encode_weights
 from ops.bench.hostile import hostile
@@ -15,6 +16,7 @@ from tests.factories import make_rollout, make_spec, make_weights
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 SPEC = make_spec(rollout_steps=2, hidden=(2,))
+DECODER = RolloutDecoder(SPEC)
 _SCHEMA = b"\xa6schema"
 
 
@@ -24,6 +26,8 @@ def try_payload(payload: bytes) -> None:
     for candidate in {payload, present if payload[1:8] == _SCHEMA else payload}:  # older releases' too
         with contextlib.suppress(WireError):
             validate(decode_rollout(candidate, SPEC), SPEC)
+        with contextlib.suppress(WireError):
+            DECODER.decode(candidate)
         with contextlib.suppress(WireError):
             decode_weights(candidate)
 
@@ -36,6 +40,10 @@ def seeds() -> list[bytes]:
         encode_weights(make_weights(SPEC)),
     ]
     return [*good, *hostile(make_bench_rollout(make_spec(rollout_steps=1, observation_size=4))).values()]
+
+
+for _good in seeds()[:2]:
+    DECODER.decode(_good)  # it has seen the layouts that fuzzing begins with
 
 
 def corpus() -> list[Path]:
