@@ -115,6 +115,8 @@ class PpoConfig(Section):
     """Weight of the value loss"""
     entropy_coef: float = Field(0.0, ge=0)
     """Weight of the entropy bonus"""
+    initial_std: float = Field(1.0, gt=0, le=100)
+    """Standard deviation of real-valued actions before training; 0.4 is often better for joints and motors"""
     max_grad_norm: float = Field(0.5, gt=0)
     """Gradients are clipped to this global norm"""
     adam_epsilon: float = Field(1e-5, gt=0)

@@ -1,6 +1,9 @@
 """Builds the network and its optimiser from a run's configuration; learner and serial baseline alike."""
 
+import math
+
 import torch
+from torch import nn
 
 from dppo_redis.config import MAX_PAYLOAD_BYTES, RunConfig
 from dppo_redis.errors import ConfigurationError
@@ -12,8 +15,11 @@ from learner.ppo_update import PpoUpdate
 def build_ppo(config: RunConfig, description: RunDescription, update_epochs: int) -> PpoUpdate:
     """Network and optimiser, seeded; the serial baseline builds the same."""
     torch.manual_seed(config.seed)
+    network = ActorCritic(description.spec)
+    if description.spec.action.dimensions:
+        nn.init.constant_(network.log_std, math.log(config.ppo.initial_std))
     return PpoUpdate(
-        ActorCritic(description.spec),
+        network,
         description.spec,
         config.ppo,
         update_epochs,

@@ -1,17 +1,31 @@
-"""Networks that could never be published are refused before anything waits for them."""
+"""The learner's network and optimiser, as a run's configuration asks for them."""
 
+import math
+
+import numpy as np
 import pytest
 
-from dppo_redis.errors import ConfigurationError
-from learner.build import check_size
-from tests.unit.test_checkpoint import make_trainer
+from dppo_redis.actions import ActionSpec
+from dppo_redis.spaces import Array
+from dppo_redis.spec import Spec
+from learner.build import build_ppo
+from tests.factories import box, discrete, make_config, make_description, make_spec
 
 
-def test_a_policy_larger_than_a_publication_may_be_is_refused_with_both_sizes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    trainer = make_trainer()
-    check_size(trainer)
-    monkeypatch.setattr("learner.build.MAX_PAYLOAD_BYTES", 100)
-    with pytest.raises(ConfigurationError, match="MiB of weights, and a publication may have"):
-        check_size(trainer)
+def weights(spec: Spec, **ppo: float) -> dict[str, Array]:
+    return build_ppo(make_config(ppo=ppo), make_description(spec), update_epochs=1).acting_arrays()
+
+
+def test_real_valued_actions_start_with_the_standard_deviation_that_is_asked_for() -> None:
+    spec = make_spec(action=box())
+    np.testing.assert_array_equal(weights(spec)["log_std"], 0)
+    np.testing.assert_allclose(weights(spec, initial_std=0.4)["log_std"], math.log(0.4), rtol=1e-6)
+
+
+@pytest.mark.parametrize("action", [box(), discrete(2)], ids=["box", "discrete"])
+def test_nothing_else_depends_on_it(action: ActionSpec) -> None:
+    spec = make_spec(action=action)
+    one, other = weights(spec), weights(spec, initial_std=0.4)
+    assert set(one) == set(other)
+    for name in set(one) - {"log_std"}:
+        np.testing.assert_array_equal(one[name], other[name])
