@@ -128,11 +128,11 @@ def valve_excess(backlog: int, stream_bytes: int, high: int, actors: int, limit:
 def expected_lag(high: int, actors: int, rollouts_per_update: int, publish_every: int) -> float:
     """Mean age, in updates, of a rollout when it is used, while the learner is the bottleneck.
 
-    Of the `high` unsettled rollouts one batch is in training; the others wait for their turn. Up to
-    actors - 1 more come on top when all look at the same moment: half of them are counted here.
+    All actors wait for the same publication then and start together, so that the backlog grows to
+    high + actors - 1. One batch of it is in training; the others wait for their turn. With more actors than
+    rollouts in an update not all of them start at once, and the age stays below this.
     """
-    waiting = max(0.0, high / rollouts_per_update - 1) + (actors - 1) / (2 * rollouts_per_update)
-    return waiting + (publish_every - 1) / 2
+    return max(0.0, (high + actors - 1) / rollouts_per_update - 1) + (publish_every - 1) / 2
 
 
 def batch_is_full(valid_rows: int, last_rollout_rows: int, batch_steps: int) -> bool:
