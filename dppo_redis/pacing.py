@@ -30,7 +30,8 @@ class Derived:
     update_epochs: int
     gradient_steps_per_update: int
     backlog_high: int  # rollouts; an actor starts none while the backlog is this high
-    expected_lag: float  # updates, with the planned actors and a full backlog
+    backlog_fresh: int  # the same, while the learner has not to wait for rollouts
+    expected_lag: float  # updates, with the planned actors and a learner that has not to wait
     rollout_bytes: int
     valve_bytes: int  # of rollouts in Redis; beyond it the oldest are dropped
 
@@ -71,6 +72,7 @@ def derive(
             f"max_staleness {config.max_staleness}: set max_staleness to {needed} or more, "
             "or use fewer actors or shorter rollouts"
         )
+    low = high if lock_step else backlog_fresh(high, per_update, actors)
     rollout_bytes = _rollout_bytes(rows, config, observation, action)
     if not serial and rollout_bytes > MAX_PAYLOAD_BYTES:
         fitting = max(1, int(0.99 * rollout_steps * MAX_PAYLOAD_BYTES / rollout_bytes))
@@ -87,7 +89,8 @@ def derive(
         update_epochs=epochs,
         gradient_steps_per_update=epochs * math.ceil(samples / ppo.minibatch_size),
         backlog_high=high,
-        expected_lag=0.0 if fresh else expected_lag(high, actors, per_update, config.publish_every),
+        backlog_fresh=low,
+        expected_lag=0.0 if fresh else expected_lag(low, actors, per_update, config.publish_every),
         rollout_bytes=rollout_bytes,
         valve_bytes=valve_bytes(high, actors, rollout_bytes),
     )
@@ -100,11 +103,22 @@ def backlog_high(rollouts_per_update: int, actors: int, max_staleness: int, publ
     unfinished ones before it, so it is used at most (high + actors - 1) // rollouts_per_update
     updates later, and its weights were at most publish_every - 1 updates old when it started.
     That holds for actors of about equal speed; what a much slower one delivers may be dropped.
-    Two batches are enough to keep the learner busy; the staleness limit may ask for less. Below 1
+    Two batches keep the learner busy, one in training and one in reserve; the staleness limit may ask for
+    less. Below 1
     means that the limit cannot be kept.
     """
     within_limit = rollouts_per_update * (max_staleness + 2 - publish_every) - actors
     return min(2 * rollouts_per_update, within_limit)
+
+
+def backlog_fresh(high: int, rollouts_per_update: int, actors: int) -> int:
+    """The backlog at which actors wait while the learner has always enough to do.
+
+    All of them wait for the same publication then and start together; with this mark they fill two
+    batches and no more, so that data are one update old. One rollout beyond a batch lets sampling and
+    training overlap. Fleets that are just fast enough, or of very different speeds, need `high`.
+    """
+    return min(high, max(rollouts_per_update + 1, 2 * rollouts_per_update - actors + 1))
 
 
 def valve_bytes(high: int, actors: int, rollout_bytes: int) -> int:
@@ -125,14 +139,14 @@ def valve_excess(backlog: int, stream_bytes: int, high: int, actors: int, limit:
     return max(0, backlog - max(high + actors, backlog * limit // (2 * stream_bytes)))
 
 
-def expected_lag(high: int, actors: int, rollouts_per_update: int, publish_every: int) -> float:
+def expected_lag(mark: int, actors: int, rollouts_per_update: int, publish_every: int) -> float:
     """Mean age, in updates, of a rollout when it is used, while the learner is the bottleneck.
 
     All actors wait for the same publication then and start together, so that the backlog grows to
-    high + actors - 1. One batch of it is in training; the others wait for their turn. With more actors than
+    mark + actors - 1. One batch of it is in training; the others wait for their turn. With more actors than
     rollouts in an update not all of them start at once, and the age stays below this.
     """
-    return max(0.0, (high + actors - 1) / rollouts_per_update - 1) + (publish_every - 1) / 2
+    return max(0.0, (mark + actors - 1) / rollouts_per_update - 1) + (publish_every - 1) / 2
 
 
 def batch_is_full(valid_rows: int, last_rollout_rows: int, batch_steps: int) -> bool:

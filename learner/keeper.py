@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 
 from dppo_redis.fenced_writes import EpochMissingError
 from dppo_redis.logs import Rarely
-from dppo_redis.pacing import backlog_high, valve_bytes, valve_excess
+from dppo_redis.pacing import backlog_fresh, backlog_high, valve_bytes, valve_excess
 from dppo_redis.redis_client import TransientError, translated
 from dppo_redis.registry import Registry, number
 from learner.authority import Authority
+from learner.reserve import Reserve
 
 PERIOD_S = 1.0
 Fields = Mapping[str, str | int | float]
@@ -43,6 +44,7 @@ class Keeper:
         self._publish_every = publish_every
         self._planned_actors = planned_actors
         self._rollout_bytes = rollout_bytes  # of a planned actor
+        self._reserve = Reserve()
         self._actor_wait_share = 0.0  # of the fleet, when it was last seen
         self._failure: Exception | None = None
         self._closing = threading.Event()
@@ -79,8 +81,15 @@ class Keeper:
                 self._failure = error
                 return
 
+    def _mark(self, high: int, actors: int, fields: Fields) -> int:
+        """Where actors wait now: below the high mark while the learner never waits for them."""
+        waits, update = float(fields.get("learner_wait_share", 0)), int(fields.get("update", 0))
+        if self._max_staleness == 0 or self._reserve.wanted(waits, update):
+            return high
+        return backlog_fresh(high, self._rollouts_per_update, actors)
+
     def _backlog_high(self, actors: int) -> int:
-        """Where actors wait; in lock-step mode, the only one without staleness, after their own rollouts."""
+        """Where actors wait at most; without staleness, in lock-step mode, after their own rollouts."""
         if self._max_staleness == 0:
             return self._rollouts_per_update
         high = backlog_high(self._rollouts_per_update, actors, self._max_staleness, self._publish_every)
@@ -98,7 +107,8 @@ class Keeper:
             self._registry.forget_dead(living)
             actors = max(len(living), self._planned_actors)  # those that are only starting, too
             high = self._backlog_high(actors)
-            self._authority.write_backlog_high(high)
+            mark = self._mark(high, actors, fields)
+            self._authority.write_backlog_high(mark)
             limit = valve_bytes(high, actors, self._rollout_bytes)
             self._open_valve(valve_excess(balance.backlog, balance.stream_bytes, high, actors, limit), limit)
             if living:
@@ -114,7 +124,7 @@ class Keeper:
                     "learner": self._authority.owner,
                     "actors": len(living),
                     "actor_wait_share": round(self._actor_wait_share, 4),
-                    "backlog_high": high,
+                    "backlog_high": mark,
                     "entries_added": balance.entries_added,
                     "backlog": balance.backlog,
                     "imbalance": balance.imbalance,

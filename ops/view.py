@@ -40,7 +40,7 @@ def derived_table(config: RunConfig, derived: Derived, *, serial: bool = False) 
             ("rollouts per update", f"{derived.rollouts_per_update} from {config.actors} actors"),
             ("bytes per rollout", f"{derived.rollout_bytes:,}"),
             ("expected lag", f"{derived.expected_lag:.1f} updates (limit {config.staleness_limit})"),
-            ("actors wait at a backlog of", f"{derived.backlog_high} rollouts"),
+            ("actors wait at a backlog of", _marks(derived)),
             (
                 "most rollouts in Redis",
                 f"{derived.valve_bytes / 2**20:,.0f} MiB, then the oldest are dropped",
@@ -49,6 +49,12 @@ def derived_table(config: RunConfig, derived: Derived, *, serial: bool = False) 
     for name, value in rows:
         table.add_row(name, value)
     return table
+
+
+def _marks(derived: Derived) -> str:
+    if derived.backlog_fresh == derived.backlog_high:
+        return f"{derived.backlog_high} rollouts"
+    return f"{derived.backlog_fresh} rollouts, {derived.backlog_high} where the learner would have to wait"
 
 
 def render(status: RunStatus) -> RenderableType:

@@ -13,6 +13,7 @@ from dppo_redis.actions import ActionSpec, describe_actions
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.pacing import (
     Derived,
+    backlog_fresh,
     backlog_high,
     batch_is_full,
     derive,
@@ -48,7 +49,8 @@ def test_numbers_worked_by_hand() -> None:
         update_epochs=6,
         gradient_steps_per_update=6 * 8,
         backlog_high=4,
-        expected_lag=1.5,
+        backlog_fresh=3,
+        expected_lag=1.0,
         rollout_bytes=1024 * 35 + 8 * 24,
         valve_bytes=64 * 2**20,
     )
@@ -168,6 +170,14 @@ def test_marks_worked_by_hand() -> None:
     assert backlog_high(rollouts_per_update=2, actors=2, max_staleness=1, publish_every=1) == 2
     assert backlog_high(rollouts_per_update=2, actors=2, max_staleness=4, publish_every=4) == 2
     assert backlog_high(rollouts_per_update=2, actors=3, max_staleness=0, publish_every=1) == -1
+
+
+@pytest.mark.parametrize(
+    ("actors", "per_update", "high", "mark"),
+    [(1, 1, 2, 2), (2, 2, 4, 3), (4, 4, 8, 5), (1, 4, 8, 8), (4, 8, 16, 13), (8, 4, 8, 5), (4, 4, 4, 4)],
+)
+def test_fresh_marks_worked_by_hand(actors: int, per_update: int, high: int, mark: int) -> None:
+    assert backlog_fresh(high, per_update, actors) == mark
 
 
 def test_a_limit_that_so_many_actors_cannot_keep_is_refused_with_the_number_to_set() -> None:
@@ -315,35 +325,41 @@ def test_no_rollout_exceeds_the_staleness_limit_when_some_updates_are_not_publis
     assert max(ages, default=0) <= max_staleness
 
 
-def busy_age(actors: int, per_update: int, publish_every: int) -> tuple[float, float]:
+def busy_age(actors: int, per_update: int, publish_every: int, *, fresh: bool) -> tuple[float, float]:
     """Mean age that a fleet faster than its learner sees, and the one that is promised."""
-    high = backlog_high(per_update, actors, 20, publish_every)
-    ages = Fleet(actors, per_update, high, 5, 40, publish_every).run(ticks=8000)[100:]
-    return sum(ages) / len(ages), expected_lag(high, actors, per_update, publish_every)
+    mark = backlog_high(per_update, actors, 20, publish_every)
+    mark = backlog_fresh(mark, per_update, actors) if fresh else mark
+    ages = Fleet(actors, per_update, mark, 5, 40, publish_every).run(ticks=8000)[100:]
+    return sum(ages) / len(ages), expected_lag(mark, actors, per_update, publish_every)
 
 
+@pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("publish_every", [1, 2, 4])
 @pytest.mark.parametrize(("actors", "per_update"), [(1, 1), (2, 2), (4, 4), (8, 8), (4, 8), (1, 4)])
 def test_the_expected_lag_is_what_a_busy_learner_sees(
-    actors: int, per_update: int, publish_every: int
+    actors: int, per_update: int, publish_every: int, fresh: bool
 ) -> None:
-    seen, promised = busy_age(actors, per_update, publish_every)
+    seen, promised = busy_age(actors, per_update, publish_every, fresh=fresh)
     assert seen == pytest.approx(promised, abs=0.05)
 
 
+@pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("publish_every", [1, 4])
 @pytest.mark.parametrize(("actors", "per_update"), [(8, 4), (16, 4)])
 def test_more_actors_than_rollouts_in_an_update_see_no_older_data_than_expected(
-    actors: int, per_update: int, publish_every: int
+    actors: int, per_update: int, publish_every: int, fresh: bool
 ) -> None:
-    seen, promised = busy_age(actors, per_update, publish_every)
+    seen, promised = busy_age(actors, per_update, publish_every, fresh=fresh)
     assert seen <= promised
 
 
-def test_the_learner_never_waits_for_actors_that_are_fast_enough() -> None:
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("rollout_ticks", [5, 15])
+def test_the_learner_never_waits_for_actors_that_are_fast_enough(rollout_ticks: int, fresh: bool) -> None:
     """Two batches of backlog: one in training, one waiting."""
-    high = backlog_high(rollouts_per_update=4, actors=4, max_staleness=4, publish_every=1)
-    fleet = Fleet(actors=4, per_update=4, high=high, rollout_ticks=5, update_ticks=20)
+    mark = backlog_high(rollouts_per_update=4, actors=4, max_staleness=4, publish_every=1)
+    mark = backlog_fresh(mark, 4, 4) if fresh else mark
+    fleet = Fleet(actors=4, per_update=4, high=mark, rollout_ticks=rollout_ticks, update_ticks=20)
     fleet.run(ticks=1000)
     assert fleet.completed >= 1000 // 20 - 2
 

@@ -1,0 +1,21 @@
+"""When a batch is kept in reserve, and when fresh data are worth more."""
+
+_WAITS = 0.05  # share of its time that a learner may wait before it is given a reserve
+_HELD_UPDATES = 200
+
+
+class Reserve:
+    """Remembers that the learner had to wait for rollouts; whether it still would is tried now and then.
+
+    A reserve of a whole batch is what an uneven fleet needs that is just fast enough. Behind a learner
+    that is busy all the time it only makes data older.
+    """
+
+    def __init__(self) -> None:
+        self._until_update = 0
+
+    def wanted(self, wait_share: float, update: int) -> bool:
+        """Whether to keep one; `wait_share` is the learner's of late."""
+        if wait_share > _WAITS:
+            self._until_update = update + _HELD_UPDATES
+        return update < self._until_update
