@@ -259,12 +259,24 @@ class Authority:
         trimmed = 0
         while trimmed < excess:
             with self._lock:  # a few at a time: the server answers nobody else meanwhile
-                some = self._writes.trim(self.epoch, min(_TRIMMED_AT_ONCE, excess - trimmed))
-                if some:
-                    self.books.ledger.add(Outcome.LOST, "valve", entries=some)
+                some = self._trim(min(_TRIMMED_AT_ONCE, excess - trimmed))
             trimmed += some
             if some < _TRIMMED_AT_ONCE:
                 break
+        return trimmed
+
+    def _trim(self, most: int) -> int:
+        self.history.write("trimming", entries=most)
+        try:
+            with translated():
+                trimmed = self._writes.trim(self.epoch, most)
+        except TransientError:
+            doubt = Settlement(b"", Outcome.LOST, "valve")
+            self.books.doubts.update({b"valve-%d" % n: doubt for n in range(most)})
+            raise
+        self.history.write("trimmed", entries=trimmed)
+        if trimmed:
+            self.books.ledger.add(Outcome.LOST, "valve", entries=trimmed)
         return trimmed
 
     def remove_foreign_types(self) -> None:

@@ -72,6 +72,9 @@ def _books_are_exact(story: Story) -> Iterator[str]:
 
 
 def _lost_is_what_was_removed(story: Story) -> Iterator[str]:
+    valve, dropped = story.ledger.get("lost:valve", 0), sum(entries for _, entries in story.valve_drops)
+    if valve > dropped:
+        yield f"{valve} are booked as dropped by the valve, but learners dropped only {dropped}"
     lost, removed = story.ledger.get(Outcome.LOST, 0), sum(r.entries for r in story.removals)
     if lost > removed:
         yield f"{lost} are booked as lost, but only {removed} were removed"
@@ -193,6 +196,7 @@ def describe(events: Iterable[Event]) -> dict[str, Any]:
         "publications": len(story.published),
         "weights read": len(story.of("read")),
         "removed": sum(removal.entries for removal in story.removals),
+        "removed by the valve": sum(entries for _, entries in story.valve_drops),
         **{str(outcome): story.ledger.get(outcome, 0) for outcome in Outcome},
         "imbalance": None if story.final is None else story.final["imbalance"],
     }

@@ -20,7 +20,7 @@ _UNDECIDED_S = 5.0  # a push may have been sent so long before it reached the st
 
 @dataclass(frozen=True)
 class Removal:
-    """Entries that the injector took from the stream, or a server that died took with it."""
+    """Entries that the injector took, or a learner's valve, or a server that died took with it."""
 
     time: float
     entries: int  # at most
@@ -110,6 +110,20 @@ class Story:
                 entries = self._at_most_in_the_stream(found[-1].time if found else 0.0, event["time"])
             since = event.get("since") or event["time"]
             found.append(Removal(event["time"], entries, event["resets"], since))
+        found += [Removal(time, entries, resets=False, since=time) for time, entries in self.valve_drops]
+        return sorted(found, key=lambda removal: removal.time)
+
+    @cached_property
+    def valve_drops(self) -> list[tuple[float, int]]:
+        """(when, how many) of the rollouts that learners dropped; at most, where no reply told the number."""
+        found: list[tuple[float, int]] = []
+        unanswered: dict[str, int] = {}  # process -> place in `found`
+        for event in sorted([*self.of("trimming"), *self.of("trimmed")], key=lambda event: event["time"]):
+            if event["event"] == "trimming":
+                unanswered[event["process"]] = len(found)
+                found.append((event["time"], event["entries"]))
+            else:
+                found[unanswered.pop(event["process"])] = (event["time"], event["entries"])
         return found
 
     def _at_most_in_the_stream(self, since: float, until: float) -> int:
