@@ -194,6 +194,14 @@ class RolloutConsumer:
 
     def claim_all(self) -> None:
         """Make every pending entry of the group ours; only the holder of the lease may."""
+        try:
+            self._claim_all()
+        except redis.ResponseError as error:
+            if not str(error).startswith("NOGROUP"):
+                raise
+            self._restore()  # nothing is pending in a group that was lost meanwhile
+
+    def _claim_all(self) -> None:
         start = b"0-0"
         while self._others_have_pending():
             # JUSTID leaves the delivery counts alone: taking over is not a delivery.

@@ -145,7 +145,7 @@ def _build(
     )
     if snapshot:
         intake.marks = snapshot.marks
-    patience.call("publish the spec", authority.heal)  # before there are weights to go with it
+    authority.announce()
     patience.call("prepare the stream", authority.restore_stream)
     patience.call("take over pending rollouts", consumer.claim_all)
     return Learner(

@@ -145,6 +145,10 @@ class Authority:
 
     # What the loop writes
 
+    def announce(self) -> None:
+        """Write the spec and what else is missing, before there are weights to go with it."""
+        self._insist("publish the spec", self.heal)
+
     def publish(self, arrays: dict[str, FloatArray], update: int, trained_steps: int, env_steps: int) -> None:
         """Publish weights under the next version."""
 
@@ -233,7 +237,7 @@ class Authority:
         while True:
             try:
                 return self._patience.call(what, locked)
-            except EpochMissingError:
+            except FencedError:  # or the epoch was wiped, or is ours: the reply to a renewal was lost
                 self._patience.call("renew the lease", self.renew)
 
     # What the keeper writes

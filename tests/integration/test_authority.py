@@ -10,6 +10,7 @@ from dppo_redis.keys import RunKeys
 from dppo_redis.ledger import Books, Ledger, Outcome, Settlement
 from dppo_redis.redis_client import Client
 from dppo_redis.registry import Registry
+from dppo_redis.rollout_stream import RolloutConsumer
 from dppo_redis.run_store import Control, RunStore
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.weight_store import WeightStore
@@ -310,6 +311,48 @@ def test_a_publication_waits_for_the_keeper_to_renew_a_wiped_epoch(
     weights = WeightStore(client, keys).fetch()
     assert weights is not None
     assert (weights.epoch, weights.update) == (2, 1)
+
+
+def test_a_renewal_whose_reply_was_lost_does_not_make_a_learner_believe_that_it_was_overtaken(
+    client: Client, keys: RunKeys, stop: StopRequest
+) -> None:
+    authority = lead(client, keys, stop)
+    client.flushall()
+    FencedWrites(client, keys).acquire(authority.owner, 60_000, authority.epoch, authority.epoch)
+    with in_background(lambda: publish(authority, update=1), stop) as publishing:
+        publishing.result(5)
+    assert authority.epoch == 2
+    weights = WeightStore(client, keys).fetch()
+    assert weights is not None
+    assert (weights.epoch, weights.update) == (2, 1)
+
+
+def test_a_server_that_is_emptied_while_a_learner_starts_does_not_end_it(
+    client: Client, keys: RunKeys, stop: StopRequest
+) -> None:
+    authority = make_authority(client, keys, stop)
+    consumer = RolloutConsumer(client, keys, authority.restore_stream)
+    authority.acquire(known_epoch=0, update=0)
+    client.flushall()
+    with in_background(authority.announce, stop) as announcing:
+        announcing.result(5)
+    authority.restore_stream()
+    client.flushall()
+    consumer.claim_all()
+    publish(authority, update=0)
+    renew = authority.renew
+
+    def renew_in_vain() -> None:
+        renew()
+        client.flushall()
+
+    authority.renew = renew_in_vain  # type: ignore[method-assign]
+    keeper = make_keeper(client, keys, authority)
+    keeper.start()
+    keeper.close()
+    authority.renew = renew  # type: ignore[method-assign]
+    keeper.tick()
+    assert version_of(client, keys) == authority.version > 1
 
 
 def test_the_end_of_a_run_is_recorded_at_the_servers_memory_limit(
