@@ -8,7 +8,7 @@ from dppo_redis.errors import ConfigurationError, FencedError
 from dppo_redis.fenced_writes import FencedWrites
 from dppo_redis.keys import RunKeys
 from dppo_redis.ledger import Books, Ledger, Outcome, Settlement
-from dppo_redis.redis_client import Client
+from dppo_redis.redis_client import Client, Patience
 from dppo_redis.registry import Registry
 from dppo_redis.rollout_stream import RolloutConsumer
 from dppo_redis.run_store import Control, RunStore
@@ -17,6 +17,7 @@ from dppo_redis.weight_store import WeightStore
 from learner.authority import LEASE_TTL_S, Authority
 from learner.keeper import Keeper
 from learner.staleness import Lineage
+from learner.takeover import stand_by
 from tests.conftest import memory_limit, wait_until
 from tests.integration.learner_side import (
     add,
@@ -27,7 +28,7 @@ from tests.integration.learner_side import (
     make_keeper,
     publish,
 )
-from tests.integration.looking import hash_of, imbalance, integer, ledger_of, version_of
+from tests.integration.looking import commands, hash_of, imbalance, integer, ledger_of, version_of
 
 
 def die(client: Client, keys: RunKeys) -> None:
@@ -166,6 +167,22 @@ class TestMeeting:
         began = time.monotonic()
         lead(client, keys, stop, owner="learner-2")
         assert time.monotonic() - began < 1
+
+    def test_a_standby_leaves_a_leader_whose_lease_was_wiped_the_time_to_put_it_back(
+        self, private_client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        leader = lead(private_client, keys, stop)
+        store = RunStore(private_client, keys)
+        with in_background(lambda: stand_by(store, Patience(stop), stop), stop) as waiting:
+            private_client.flushall()
+            looks = commands(private_client, "get")
+            wait_until(
+                lambda: waiting.done() or commands(private_client, "get") > looks + 5, 5, "it has looked"
+            )
+            leader.renew()
+            assert not waiting.done()
+            leader.release()
+            waiting.result(6)
 
     def test_of_two_learners_that_start_at_once_one_leads(self, client: Client, keys: RunKeys) -> None:
         answers = [FencedWrites(client, keys).acquire(owner, 5000, 0, 0) for owner in ("a", "b")]
