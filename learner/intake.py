@@ -135,6 +135,8 @@ class Intake:
         """
         dropped = []
         for entry in self._entries.read(self._wanted(), BLOCK_MS):
+            entry_bytes = sum(len(name) + len(value) for name, value in entry.fields.items())
+            self._entry_bytes = max(self._entry_bytes * 0.9, entry_bytes)  # of dropped ones, too
             if entry.id in self._in_hand:
                 continue  # delivered again after a lost reply, while we hold it
             settlement = self._consider(entry, learner_update, lineage())
@@ -252,7 +254,6 @@ class Intake:
         self.marks.take(header)
         self._in_hand.add(entry.id)
         self._gathered.append(Accepted(entry.id, header, rollout))
-        self._entry_bytes = max(self._entry_bytes * 0.9, float(len(payload)))
 
 
 def _refused(entry_id: bytes, reason: str, header: RolloutHeader) -> Settlement:

@@ -120,11 +120,13 @@ class TestReadingBounds:
         assert desk.source.asked == [256]
 
     def test_large_rollouts_are_read_a_few_megabytes_at_a_time(self) -> None:
-        desk = Desk(make_entry(1), batch_steps=10_000 * STEPS)
+        """Those that are dropped, too: a learner may return to a backlog of them."""
+        fields = {**make_entry(1).fields, b"payload": bytes(2**24 - 2**10)}
+        desk = Desk(Entry(b"1-0", fields), batch_steps=10_000 * STEPS)
         desk.poll()
-        desk.intake._entry_bytes = 2.0**24
         desk.poll()
         assert desk.source.asked[1] == 4
+        assert desk.refused == ["crc"]
 
     def test_a_drop_makes_room_for_one_more(self) -> None:
         desk = Desk(make_entry(1), make_entry(1), make_entry(2))
