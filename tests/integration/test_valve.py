@@ -121,6 +121,24 @@ def test_a_drop_whose_reply_was_lost_is_counted_once_as_what_it_was(
     assert [(e["event"], e["entries"]) for e in told] == [("trimming", 2), ("trimming", 1), ("trimmed", 1)]
 
 
+@pytest.mark.parametrize("damage", ["a field that is no number", "another type"])
+def test_a_drop_is_counted_though_the_ledger_is_damaged(
+    client: Client, keys: RunKeys, authority: Authority, damage: str
+) -> None:
+    add(client, keys, *[make_entry(seq=seq) for seq in range(1, 6)])
+    authority.audit()
+    if damage == "another type":
+        client.delete(keys.ledger)
+        client.set(keys.ledger, "no hash")
+    else:
+        client.hset(keys.ledger, "lost:valve", "many")
+    assert authority.trim(2) == 2
+    authority.remove_foreign_types()
+    authority.audit()
+    assert ledger_of(client, keys) == {"lost": 2, "lost:valve": 2}
+    assert imbalance(client, keys) == 0
+
+
 def test_a_learner_that_was_overtaken_trims_nothing(
     client: Client, keys: RunKeys, authority: Authority
 ) -> None:
