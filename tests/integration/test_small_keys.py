@@ -15,9 +15,9 @@ from dppo_redis.shutdown import StopRequest
 from learner.authority import LEASE_TTL_S
 from tests.conftest import wait_until
 from tests.factories import make_description
-from tests.integration.learner_side import add, in_background, lead, make_entry, make_keeper
-from tests.integration.looking import hash_of, integer
-from workers.__main__ import refuse_living_holder
+from tests.integration.learner_side import SPEC, add, in_background, lead, make_entry, make_keeper
+from tests.integration.looking import commands, hash_of, integer
+from workers.__main__ import refuse_living_holder, wait_for_description
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 
@@ -61,6 +61,24 @@ class TestRuns:
         description = make_description(seed=7)
         make_keeper(client, keys, lead(client, keys, stop, description=description)).tick()
         assert store.description() == description
+
+    def test_an_actor_waits_for_a_living_learner_to_mend_the_spec_key(
+        self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
+    ) -> None:
+        authority = lead(client, keys, stop)
+        client.set(keys.spec, "junk")
+        with in_background(lambda: wait_for_description(store, Patience(stop), stop), stop) as joining:
+            looks = commands(client, "get")
+            wait_until(lambda: joining.done() or commands(client, "get") > looks + 2, 5, "it has looked")
+            authority.heal()
+            assert joining.result(5) == make_description(SPEC)
+
+    def test_where_nobody_mends_it_an_actor_gives_up(
+        self, private_client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        private_client.set(keys.spec, "junk")
+        with pytest.raises(ConfigurationError, match="unreadable"):
+            wait_for_description(RunStore(private_client, keys), Patience(stop), stop)
 
     def test_a_finished_run_keeps_its_numbers_for_a_week_but_no_rollouts(
         self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
