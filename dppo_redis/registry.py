@@ -3,6 +3,7 @@
 An actor's hash vanishes by itself when its owner dies; the sorted set is only the index.
 """
 
+import math
 import os
 import socket
 import time
@@ -17,6 +18,7 @@ from dppo_redis.redis_client import Client
 from dppo_redis.shutdown import is_alive
 
 ACTOR_TTL_MS = 10_000
+_DIGITS = 9
 FIRST_OUTSIDE_SLOT = 1000  # planned actors have the slots below, those that join take the next
 
 
@@ -55,7 +57,7 @@ class Registry:
         for name in ("host", "pid", "time"):
             pipeline.hget(self._keys.actor(slot), name)
         host, pid, beat = pipeline.execute()
-        if host is None or pid is None or not pid.isdigit():
+        if host is None or pid is None or not pid.isdigit() or len(pid) > _DIGITS:
             return None
         return Holder(host.decode(errors="replace"), int(pid), beat or b"")
 
@@ -98,13 +100,16 @@ class Registry:
 
     def living(self) -> dict[int, dict[str, str]]:
         """What each living actor last reported, by slot; forgets those whose hash has vanished."""
-        slots = sorted(int(member) for member in self._members() if member.isdigit())
+        slots = sorted(int(member) for member in self._members() if _is_slot(member))
         pipeline = self._client.pipeline(transaction=False)
         for slot in slots:
             pipeline.hgetall(self._keys.actor(slot))
         reports = pipeline.execute(raise_on_error=False) if slots else []
         return {
-            slot: {name.decode(): value.decode(errors="replace") for name, value in report.items()}
+            slot: {
+                name.decode(errors="replace"): value.decode(errors="replace")
+                for name, value in report.items()
+            }
             for slot, report in zip(slots, reports, strict=True)
             if report and isinstance(report, dict)
         }
@@ -114,7 +119,7 @@ class Registry:
 
     def forget_dead(self, living: Mapping[int, Any]) -> None:
         """Drop index entries whose actor has vanished."""
-        dead = [m for m in self._members() if not m.isdigit() or int(m) not in living]
+        dead = [m for m in self._members() if not _is_slot(m) or int(m) not in living]
         if dead:
             self._client.zrem(self._keys.actors, *dead)
 
@@ -123,9 +128,14 @@ class Registry:
         return sum(name.isdigit() for name in cast(list[bytes], self._client.hkeys(self._keys.boots)))
 
 
+def _is_slot(member: bytes) -> bool:
+    return member.isdigit() and len(member) <= _DIGITS
+
+
 def number(text: str | None) -> float:
     """A number that an actor reported about itself; 0 where it reported nonsense."""
     try:
-        return float(text or 0)
+        value = float(text or 0)
     except ValueError:
         return 0.0
+    return value if math.isfinite(value) else 0.0

@@ -176,8 +176,8 @@ class RolloutProducer:
         return Situation(
             backlog=int(backlog),
             weights=parse_weights_id(epoch, version),
-            state=(state or b"run").decode(),
-            backlog_high=int(high or 1),
+            state=(state or b"run").decode(errors="replace"),
+            backlog_high=int(high) if high and high.isdigit() and len(high) < 10 else 1,
         )
 
 
@@ -264,13 +264,23 @@ class RolloutConsumer:
 
 def ensure_group(client: Client, keys: RunKeys) -> bool:
     """Create stream and group where missing; says whether the stream itself is new."""
-    is_new = not client.exists(keys.rollouts)
     # Looked for first: a server at its memory limit refuses XGROUP CREATE, also where there is one.
-    if not is_new and any(group["name"] == GROUP.encode() for group in client.xinfo_groups(keys.rollouts)):
+    groups = _groups(client, keys)
+    if groups is not None and GROUP.encode() in groups:
         return False
     try:
         client.xgroup_create(keys.rollouts, GROUP, id="0", mkstream=True)
     except redis.ResponseError as error:
         if not str(error).startswith("BUSYGROUP"):
             raise
-    return is_new
+    return groups is None
+
+
+def _groups(client: Client, keys: RunKeys) -> list[bytes] | None:
+    """Names of the stream's groups; None where there is no stream."""
+    try:
+        return [group["name"] for group in client.xinfo_groups(keys.rollouts)]
+    except redis.ResponseError as error:
+        if "no such key" not in str(error):
+            raise
+        return None

@@ -6,6 +6,7 @@
 local epoch = redis.call('GET', KEYS[1])
 if epoch ~= ARGV[1] then return {'fenced', tonumber(epoch or 0) or 0} end
 
+if redis.call('EXISTS', KEYS[2]) == 0 then return {'trimmed', 0} end
 local last
 for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[2])) do
   local info = {}

@@ -302,11 +302,14 @@ class TestKeeperThread:
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         authority = lead(client, keys, stop)
-        client.zadd(keys.actors, {"not a slot": 1.0, "3": 1.0, "4": 1.0})
-        client.hset(keys.actor(3), "wait_share", "most of it")
+        client.zadd(keys.actors, {"not a slot": 1.0, "9" * 5000: 1.0, "3": 1.0, "4": 1.0, "5": 1.0})
+        client.hset(keys.actor(3), mapping={"wait_share": "most of it", b"\xff": b"\xff"})
         client.set(keys.actor(4), "not a hash")
+        client.hset(keys.actor(5), "wait_share", "inf")
         make_keeper(client, keys, authority).tick()
         assert version_of(client, keys) == 1
+        assert hash_of(client, keys.status)["actor_wait_share"] == "0.0"
+        assert Registry(client, keys).holder(3) is None
 
 
 def failed(keeper: Keeper) -> Exception | None:

@@ -10,6 +10,7 @@ from dppo_redis.errors import ConfigurationError
 from dppo_redis.keys import RunKeys
 from dppo_redis.redis_client import Client, Patience
 from dppo_redis.registry import ACTOR_TTL_MS, FIRST_OUTSIDE_SLOT, Registry
+from dppo_redis.rollout_stream import RolloutProducer
 from dppo_redis.run_store import PAUSE, RUN, STOP, Control, Evaluation, RunStore, find_runs, only_run
 from dppo_redis.shutdown import StopRequest
 from learner.authority import LEASE_TTL_S
@@ -133,8 +134,12 @@ class TestControl:
     def test_what_an_operator_types_by_hand_does_not_end_anybody(
         self, client: Client, keys: RunKeys, store: RunStore
     ) -> None:
-        client.hset(keys.control, mapping={"state": "stop", "target_step": "soon"})
+        client.hset(keys.control, mapping={"state": "stop", "target_step": "soon", "backlog_high": "many"})
         assert store.control().state == STOP
+        producer = RolloutProducer(client, keys, StopRequest())
+        assert (producer.look().state, producer.look().backlog_high) == (STOP, 1)
+        client.hset(keys.control, "state", b"\xff")
+        assert producer.look().state not in (STOP, PAUSE)
 
 
 class TestEvaluation:

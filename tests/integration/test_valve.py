@@ -139,6 +139,13 @@ def test_a_drop_is_counted_though_the_ledger_is_damaged(
     assert imbalance(client, keys) == 0
 
 
+def test_where_there_is_no_stream_nothing_is_dropped(
+    client: Client, keys: RunKeys, authority: Authority
+) -> None:
+    client.delete(keys.rollouts)
+    assert authority.trim(2) == 0
+
+
 def test_a_learner_that_was_overtaken_trims_nothing(
     client: Client, keys: RunKeys, authority: Authority
 ) -> None:
