@@ -61,7 +61,8 @@ class Injector:
                 self._inject(fault)
                 if seconds and time.monotonic() - started > seconds:
                     break
-            self._recovery_s()  # of the last fault, where nobody has waited for it
+            if self.haste:
+                self._recovery_s()  # of the last fault, where nobody has waited for it
             self.fleet.rest()
         except (ChaosError, OSError, redis.RedisError) as error:
             self.report.broken.append(f"{type(error).__name__}: {error}")
