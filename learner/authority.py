@@ -30,6 +30,7 @@ from dppo_redis.spaces import FloatArray
 from dppo_redis.spec import RunDescription
 from dppo_redis.weights import Weights
 from learner.staleness import Lineage
+from learner.used import UsedFile
 from learner.weights_watch import WeightsWatch
 
 LEASE_TTL_S = 5.0
@@ -50,6 +51,7 @@ class Authority:
         owner: str,
         stop: StopRequest,
         history: History = NO_HISTORY,
+        used: UsedFile | None = None,
     ) -> None:
         self._client = client
         self._keys = keys
@@ -59,6 +61,7 @@ class Authority:
         self._patience = Patience(stop)
         self._description = description
         self.history = history
+        self._used = used or UsedFile()
         self.boots: dict[str, int] = {}
         self._last: Weights | None = None
         self._weights_watch = WeightsWatch(client, keys)
@@ -82,7 +85,7 @@ class Authority:
         self.boots = dict(boots)
 
     def acquire(self, known_epoch: int, update: int) -> None:
-        """Take the lease at `update`, above every epoch known to the checkpoint or to Redis.
+        """Take the lease at `update`, above all that checkpoint, Redis or directory know to be used.
 
         Raises:
             LeaseHeldError: a living learner renews its lease; the message names it.
@@ -91,7 +94,9 @@ class Authority:
         while True:
             answer = self._patience.call(
                 "take the lease",
-                lambda: self._writes.acquire(self.owner, int(1000 * LEASE_TTL_S), 0, known_epoch),
+                lambda: self._writes.acquire(
+                    self.owner, int(1000 * LEASE_TTL_S), 0, max(known_epoch, self._used.read().epoch)
+                ),
             )
             if answer.outcome == "acquired":
                 break
@@ -105,6 +110,7 @@ class Authority:
             self._stop.sleep(_POLL_S)
             waited_s += _POLL_S
         self._update = update
+        self.version = max(self.version, self._used.read().version)
         self._adopt(answer.epoch)
 
     def renew(self) -> None:
@@ -141,6 +147,7 @@ class Authority:
 
     def release(self) -> None:
         """Hand the lease back, if it is still ours."""
+        self._used.give_back(self.version)
         self._writes.release(self.owner)
 
     # What the loop writes
@@ -177,6 +184,7 @@ class Authority:
 
     def _try_publish(self, weights: Weights) -> int | None:
         identity = {"epoch": weights.epoch, "version": weights.version}
+        self._used.cover(**identity)
         if self.history.is_on:
             digest = arrays_digest(weights.arrays)
             self.history.write("publishing", **identity, update=weights.update, digest=digest)

@@ -206,17 +206,6 @@ class Story:
     def owner_of_epoch(self) -> dict[int, str]:
         return {event["epoch"]: event["process"] for event in self.of("acquired")}
 
-    @cached_property
-    def begun_from_a_file(self) -> set[int]:
-        """Epochs of processes that found a server emptied after the learners before them had gone."""
-        found, heard = set(), 0.0  # when a process before this one last wrote
-        for process in self.processes:
-            first = next(event for event in self.of("acquired") if event["process"] == process)
-            if any(r.resets and heard <= r.time <= first["time"] for r in self.removals):
-                found.add(first["epoch"])
-            heard = max([heard, *(e["time"] for e in self.of("publishing") if e["process"] == process)])
-        return found
-
     def lineage(self, process: str) -> dict[str, int]:
         """The processes whose training led to this one's weights, each with the update it led up to."""
         return self._lineages[process]

@@ -134,17 +134,6 @@ class TestWhatFaultsMayDo:
         told.publishes(1, 3)
         assert check(told.ends(waiting=(2,), trained=1), LIMIT) == []
 
-    def test_versions_go_on_from_the_checkpoint_when_the_server_was_emptied_while_nobody_led(self) -> None:
-        told = sound()
-        told.publishes(1, 2)
-        told.reads(1, 2)
-        told.add("removed", "injector", entries=1, resets=True)
-        told.leads(2, "L2", update=1)
-        told.publishes(2, 2, process="L2")
-        told.reads(2, 2)
-        told.publishes(2, 3, process="L2")
-        assert check(told.ends(trained=1, lost=1), LIMIT) == []
-
     def test_a_rollout_that_was_sent_twice_is_dropped_once(self) -> None:
         told = sound()
         told.add("ambiguous", "A1", boot="b", seq=2)
@@ -271,22 +260,6 @@ def _a_version_that_falls(told: Telling) -> list[Event]:
     return told.ends(waiting=(2,), trained=1)
 
 
-def _a_version_that_falls_though_a_learner_lived(told: Telling) -> list[Event]:
-    told.add("removed", "injector", entries=1, resets=True)
-    told.publishes(1, 2)
-    told.leads(2, "L2")
-    told.publishes(2, 2, process="L2")
-    return told.ends(trained=1, lost=1)
-
-
-def _a_version_that_falls_in_the_memory_of_its_learner(told: Telling) -> list[Event]:
-    told.publishes(1, 2)
-    told.add("removed", "injector", entries=1, resets=True)
-    told.leads(2)
-    told.publishes(2, 2)
-    return told.ends(trained=1, lost=1)
-
-
 def _a_reader_that_goes_back(told: Telling) -> list[Event]:
     told.publishes(1, 2)
     told.reads(1, 2)
@@ -348,11 +321,6 @@ def _a_hole(told: Telling) -> list[Event]:
         (_books_that_did_not_balance_for_a_moment, "was -1 at a look while nobody interfered"),
         (_more_outcomes_than_entries, "1 outcomes more than entries"),
         (_a_version_that_falls, "version 2 of epoch 2 does not follow version 2"),
-        (_a_version_that_falls_though_a_learner_lived, "version 2 of epoch 2 does not follow version 2"),
-        (
-            _a_version_that_falls_in_the_memory_of_its_learner,
-            "version 2 of epoch 2 does not follow version 2",
-        ),
         (_a_reader_that_goes_back, "a reader went from (1, 2) back to (1, 1)"),
         (_a_torn_pair, "read (1, 2) with arrays that nobody published under it"),
         (_a_refused_pair_that_was_read, "read (1, 2) with arrays that nobody published under it"),

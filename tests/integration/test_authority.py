@@ -1,6 +1,7 @@
 """Who may write a run's keys: versions, epochs, lineage, and learners that meet."""
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -18,8 +19,11 @@ from learner.authority import LEASE_TTL_S, Authority
 from learner.keeper import Keeper
 from learner.staleness import Lineage
 from learner.takeover import stand_by
+from learner.used import UsedFile
 from tests.conftest import memory_limit, wait_until
+from tests.factories import make_description
 from tests.integration.learner_side import (
+    SPEC,
     add,
     in_background,
     lead,
@@ -72,6 +76,31 @@ class TestRestart:
         authority.acquire(known_epoch=7, update=39)
         publish(authority, update=39)
         assert published(client, keys) == (8, 41)
+
+    @pytest.mark.parametrize("ends", ["killed", "clean"])
+    def test_versions_and_epochs_go_on_when_server_and_learner_died_together(
+        self, client: Client, keys: RunKeys, stop: StopRequest, tmp_path: Path, ends: str
+    ) -> None:
+        """The checkpoint is older than what was published last; only the directory knows."""
+
+        def start(owner: str) -> Authority:
+            used = UsedFile(tmp_path / "used.json")
+            authority = Authority(client, keys, make_description(SPEC), owner, stop, used=used)
+            authority.restore(4, Lineage(((1, 0),)), Books(Ledger()), {})
+            authority.acquire(known_epoch=1, update=2)
+            publish(authority, update=2)
+            return authority
+
+        first = start("first")
+        for update in range(3, 9):
+            publish(first, update)
+        if ends == "clean":
+            first.release()
+        client.flushall()
+        second = start("second")
+        assert second.epoch > first.epoch
+        assert second.version > first.version
+        assert ends == "killed" or second.version == first.version + 1
 
     def test_no_publication_ever_repeats_or_lowers_a_version(
         self, client: Client, keys: RunKeys, stop: StopRequest
