@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from dppo_redis.ledger import Ledger, Outcome
@@ -93,6 +94,20 @@ class Story:
             for entry_id, outcome, counts in event["entries"]:
                 found[Outcome(outcome)][entry_id] += bool(counts)
         return {outcome: +counter for outcome, counter in found.items()}
+
+    @cached_property
+    def forgotten(self) -> Counter[Outcome]:
+        """Outcomes that were only in the head of a learner: it died, and then the server lost everything."""
+        found: Counter[Outcome] = Counter()
+        for process, successor in pairwise(self.processes):
+            settled = [event for event in self.of("settled") if event["process"] == process]
+            saved = [event["time"] for event in self.of("saved") if event["process"] == process]
+            last = settled[-1]["time"] if settled else 0.0
+            began = next(event["time"] for event in self.of("acquired") if event["process"] == successor)
+            if any(removal.resets and last <= removal.time <= began for removal in self.removals):
+                unsaved = [event for event in settled if not saved or event["time"] > saved[-1]]
+                found.update(Outcome(o) for event in unsaved for _, o, counts in event["entries"] if counts)
+        return found
 
     @cached_property
     def settled_ids(self) -> set[str]:

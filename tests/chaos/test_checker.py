@@ -127,6 +127,15 @@ class TestWhatFaultsMayDo:
         told.drops_by_valve(asked, dropped)
         assert check(told.ends(trained=1, lost=1, valve=1), LIMIT) == []
 
+    def test_the_books_go_on_from_the_checkpoint_when_server_and_learner_died_together(self) -> None:
+        told = sound()
+        told.add("saved", "L1", update=1, epoch=1)
+        told.trains(2, at=1)
+        told.add("removed", "injector", entries=0, resets=True)
+        told.leads(2, "L2", update=1)
+        told.add("resumed", "L2", update=1, epoch=1, version=1)
+        assert check(told.ends(trained=1), LIMIT) == []
+
     def test_weights_whose_publishing_was_not_confirmed_may_be_read(self) -> None:
         told = sound()
         told.publishes(1, 2, end="")
@@ -224,6 +233,20 @@ def _vanished_after_the_last_removal(told: Telling) -> list[Event]:
     return told.ends(waiting=(2,), trained=1, lost=1)
 
 
+def _an_outcome_forgotten_though_it_was_saved(told: Telling) -> list[Event]:
+    told.trains(2, at=1)
+    told.add("saved", "L1", update=2, epoch=1)
+    told.add("removed", "injector", entries=0, resets=True)
+    told.leads(2, "L2", update=2)
+    return told.ends(trained=1)
+
+
+def _an_outcome_forgotten_though_the_server_lived(told: Telling) -> list[Event]:
+    told.trains(2, at=1)
+    told.leads(2, "L2", update=1)
+    return told.ends(trained=1)
+
+
 def _counted_twice(told: Telling) -> list[Event]:
     told.settles("trained", 1)
     return told.ends(waiting=(2,), trained=2)
@@ -313,6 +336,8 @@ def _a_hole(told: Telling) -> list[Event]:
         (_trained_without_an_outcome, "1 rollouts have no outcome, but only 0 are booked as lost"),
         (lambda told: told.ends(trained=1), "1 rollouts have no outcome, but only 0 are booked as lost"),
         (_vanished_after_the_last_removal, "1 confirmed pushes vanished after the last removal"),
+        (_an_outcome_forgotten_though_it_was_saved, "1 trained; 2 were confirmed"),
+        (_an_outcome_forgotten_though_the_server_lived, "1 trained; 2 were confirmed"),
         (_counted_twice, "entry 1-0 was counted 2 times"),
         (_a_ledger_above_what_was_tried, "the ledger has 2 trained; 1 were confirmed and 1 attempted"),
         (lambda told: told.ends(waiting=(2,)), "the ledger has 0 trained; 1 were confirmed and 1 attempted"),
