@@ -26,6 +26,7 @@ from dppo_redis.redis_client import (
     round_trip,
 )
 from dppo_redis.rollout import RolloutHeader
+from dppo_redis.scripts import source
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.weight_store import parse_weights_id
 from dppo_redis.weights import WeightsId
@@ -190,6 +191,7 @@ class RolloutConsumer:
         self._key = keys.rollouts
         self._restore = restore
         self._pending = PendingEntries(client, keys.rollouts)
+        self._rarely = Rarely()
         self._own_first = True  # at start, and after errors: a reply may have been lost
 
     def claim_all(self) -> None:
@@ -235,7 +237,8 @@ class RolloutConsumer:
             if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
                 raise
             if str(error).startswith("NOGROUP"):
-                _log.warning("stream or group is gone; making them again")
+                if self._rarely.due():
+                    _log.warning("stream or group is gone; making them again")
                 self._pending.forget()
             self._restore()
             return []
@@ -264,23 +267,4 @@ class RolloutConsumer:
 
 def ensure_group(client: Client, keys: RunKeys) -> bool:
     """Create stream and group where missing; says whether the stream itself is new."""
-    # Looked for first: a server at its memory limit refuses XGROUP CREATE, also where there is one.
-    groups = _groups(client, keys)
-    if groups is not None and GROUP.encode() in groups:
-        return False
-    try:
-        client.xgroup_create(keys.rollouts, GROUP, id="0", mkstream=True)
-    except redis.ResponseError as error:
-        if not str(error).startswith("BUSYGROUP"):
-            raise
-    return groups is None
-
-
-def _groups(client: Client, keys: RunKeys) -> list[bytes] | None:
-    """Names of the stream's groups; None where there is no stream."""
-    try:
-        return [group["name"] for group in client.xinfo_groups(keys.rollouts)]
-    except redis.ResponseError as error:
-        if "no such key" not in str(error):
-            raise
-        return None
+    return bool(client.register_script(source("group"))(keys=[keys.rollouts], args=[GROUP]))
