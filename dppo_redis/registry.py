@@ -14,7 +14,7 @@ from typing import Any, cast
 import redis
 
 from dppo_redis.keys import RunKeys
-from dppo_redis.redis_client import Client
+from dppo_redis.redis_client import Client, TransientError
 from dppo_redis.shutdown import is_alive
 
 ACTOR_TTL_MS = 10_000
@@ -46,10 +46,22 @@ class Registry:
         self._keys = keys
 
     def join(self, slot: int | None) -> tuple[int, int]:
-        """Take `slot`, or a new one where None; returns (slot, how often it has started)."""
+        """Take `slot`, or a new one where None; returns (slot, how often it has started).
+
+        Raises:
+            TransientError: somebody damaged the number; the learner puts it right.
+        """
         if slot is None:
-            slot = FIRST_OUTSIDE_SLOT + int(self._client.hincrby(self._keys.boots, "next", 1)) - 1
-        return slot, int(self._client.hincrby(self._keys.boots, str(slot), 1))
+            slot = FIRST_OUTSIDE_SLOT + self._count("next") - 1
+        return slot, self._count(str(slot))
+
+    def _count(self, field: str) -> int:
+        try:
+            return int(self._client.hincrby(self._keys.boots, field, 1))
+        except redis.ResponseError as error:
+            if "not an integer" not in str(error):
+                raise
+            raise TransientError(f"field {field} of {self._keys.boots} is damaged") from error
 
     def holder(self, slot: int) -> Holder | None:
         """Who last said to be the actor of this slot; None where that was long ago."""

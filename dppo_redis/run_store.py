@@ -110,7 +110,7 @@ class Vitals:
 
     weights: StoredWeights | None  # None when a field is gone or is no number
     spec: str | None
-    boots: dict[str, int]
+    boots: dict[str, int]  # -1 where somebody left what is no number
     state: str | None  # of the control key
 
 
@@ -126,7 +126,7 @@ def read_vitals(client: Client, keys: RunKeys) -> Vitals:
     return Vitals(
         weights=_stored_weights(weights, blob_bytes),
         spec=None if spec is None else spec.decode(errors="replace"),
-        boots=parse_counts(boots),
+        boots=dict.fromkeys((name.decode(errors="replace") for name in boots), -1) | parse_counts(boots),
         state=None if state is None else state.decode(errors="replace"),
     )
 

@@ -141,6 +141,16 @@ def test_after_flushall_boot_numbers_are_put_back(run: Run) -> None:
     assert hash_of(run.client, run.keys.boots) == {"0": "2"}
 
 
+def test_boot_numbers_that_are_none_are_put_right(run: Run) -> None:
+    run.client.hset(run.keys.boots, mapping={"0": "x", "7": "y", "next": "z"})
+    registry = Registry(run.client, run.keys)
+    for slot in (0, 7, None):
+        with pytest.raises(TransientError):
+            registry.join(slot)
+    run.keeper.tick()
+    assert [registry.join(slot)[1] for slot in (0, 7, None)] == [3, 1, 1]
+
+
 def test_a_boot_number_that_fell_is_raised_again(run: Run) -> None:
     run.client.delete(run.keys.boots)
     assert Registry(run.client, run.keys).join(1) == (1, 1)
