@@ -38,6 +38,10 @@ class LeaseHeldError(ConfigurationError):
     """A living learner leads the run; two cannot."""
 
 
+class DamagedSpecError(ConfigurationError):
+    """The run's spec key holds no description; a living learner puts it back within two seconds."""
+
+
 class UnavailableError(DppoError):
     """Redis could not be reached within the time an interactive command waits."""
 

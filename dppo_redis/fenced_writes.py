@@ -49,7 +49,7 @@ class FencedWrites:
         """Take or renew the lease; `epoch` is one's own (0 before the first), `floor` the highest known."""
         answer = self._acquire(keys=[self._keys.lease, self._keys.epoch], args=[owner, ttl_ms, epoch, floor])
         outcome, found, holder = cast(list[Any], answer)
-        return LeaseAnswer(outcome.decode(), int(found), holder.decode())
+        return LeaseAnswer(outcome.decode(), int(found), holder.decode(errors="replace"))
 
     def release(self, owner: str) -> None:
         """Hand the lease back, if it is still ours."""

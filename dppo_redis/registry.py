@@ -3,6 +3,7 @@
 An actor's hash vanishes by itself when its owner dies; the sorted set is only the index.
 """
 
+import math
 import os
 import socket
 import time
@@ -13,10 +14,11 @@ from typing import Any, cast
 import redis
 
 from dppo_redis.keys import RunKeys
-from dppo_redis.redis_client import Client
+from dppo_redis.redis_client import Client, TransientError
 from dppo_redis.shutdown import is_alive
 
 ACTOR_TTL_MS = 10_000
+_DIGITS = 9
 FIRST_OUTSIDE_SLOT = 1000  # planned actors have the slots below, those that join take the next
 
 
@@ -44,10 +46,22 @@ class Registry:
         self._keys = keys
 
     def join(self, slot: int | None) -> tuple[int, int]:
-        """Take `slot`, or a new one where None; returns (slot, how often it has started)."""
+        """Take `slot`, or a new one where None; returns (slot, how often it has started).
+
+        Raises:
+            TransientError: somebody damaged the number; the learner puts it right.
+        """
         if slot is None:
-            slot = FIRST_OUTSIDE_SLOT + int(self._client.hincrby(self._keys.boots, "next", 1)) - 1
-        return slot, int(self._client.hincrby(self._keys.boots, str(slot), 1))
+            slot = FIRST_OUTSIDE_SLOT + self._count("next") - 1
+        return slot, self._count(str(slot))
+
+    def _count(self, field: str) -> int:
+        try:
+            return int(self._client.hincrby(self._keys.boots, field, 1))
+        except redis.ResponseError as error:
+            if "not an integer" not in str(error):
+                raise
+            raise TransientError(f"field {field} of {self._keys.boots} is damaged") from error
 
     def holder(self, slot: int) -> Holder | None:
         """Who last said to be the actor of this slot; None where that was long ago."""
@@ -55,7 +69,7 @@ class Registry:
         for name in ("host", "pid", "time"):
             pipeline.hget(self._keys.actor(slot), name)
         host, pid, beat = pipeline.execute()
-        if host is None or pid is None or not pid.isdigit():
+        if host is None or pid is None or not pid.isdigit() or len(pid) > _DIGITS:
             return None
         return Holder(host.decode(errors="replace"), int(pid), beat or b"")
 
@@ -98,13 +112,16 @@ class Registry:
 
     def living(self) -> dict[int, dict[str, str]]:
         """What each living actor last reported, by slot; forgets those whose hash has vanished."""
-        slots = sorted(int(member) for member in self._members() if member.isdigit())
+        slots = sorted(int(member) for member in self._members() if _is_slot(member))
         pipeline = self._client.pipeline(transaction=False)
         for slot in slots:
             pipeline.hgetall(self._keys.actor(slot))
         reports = pipeline.execute(raise_on_error=False) if slots else []
         return {
-            slot: {name.decode(): value.decode(errors="replace") for name, value in report.items()}
+            slot: {
+                name.decode(errors="replace"): value.decode(errors="replace")
+                for name, value in report.items()
+            }
             for slot, report in zip(slots, reports, strict=True)
             if report and isinstance(report, dict)
         }
@@ -114,7 +131,7 @@ class Registry:
 
     def forget_dead(self, living: Mapping[int, Any]) -> None:
         """Drop index entries whose actor has vanished."""
-        dead = [m for m in self._members() if not m.isdigit() or int(m) not in living]
+        dead = [m for m in self._members() if not _is_slot(m) or int(m) not in living]
         if dead:
             self._client.zrem(self._keys.actors, *dead)
 
@@ -123,9 +140,14 @@ class Registry:
         return sum(name.isdigit() for name in cast(list[bytes], self._client.hkeys(self._keys.boots)))
 
 
+def _is_slot(member: bytes) -> bool:
+    return member.isdigit() and len(member) <= _DIGITS
+
+
 def number(text: str | None) -> float:
     """A number that an actor reported about itself; 0 where it reported nonsense."""
     try:
-        return float(text or 0)
+        value = float(text or 0)
     except ValueError:
         return 0.0
+    return value if math.isfinite(value) else 0.0

@@ -26,6 +26,7 @@ from dppo_redis.redis_client import (
     round_trip,
 )
 from dppo_redis.rollout import RolloutHeader
+from dppo_redis.scripts import source
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.weight_store import parse_weights_id
 from dppo_redis.weights import WeightsId
@@ -176,8 +177,8 @@ class RolloutProducer:
         return Situation(
             backlog=int(backlog),
             weights=parse_weights_id(epoch, version),
-            state=(state or b"run").decode(),
-            backlog_high=int(high or 1),
+            state=(state or b"run").decode(errors="replace"),
+            backlog_high=int(high) if high and high.isdigit() and len(high) < 10 else 1,
         )
 
 
@@ -190,10 +191,19 @@ class RolloutConsumer:
         self._key = keys.rollouts
         self._restore = restore
         self._pending = PendingEntries(client, keys.rollouts)
+        self._rarely = Rarely()
         self._own_first = True  # at start, and after errors: a reply may have been lost
 
     def claim_all(self) -> None:
         """Make every pending entry of the group ours; only the holder of the lease may."""
+        try:
+            self._claim_all()
+        except redis.ResponseError as error:
+            if not str(error).startswith("NOGROUP"):
+                raise
+            self._restore()  # nothing is pending in a group that was lost meanwhile
+
+    def _claim_all(self) -> None:
         start = b"0-0"
         while self._others_have_pending():
             # JUSTID leaves the delivery counts alone: taking over is not a delivery.
@@ -227,7 +237,8 @@ class RolloutConsumer:
             if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
                 raise
             if str(error).startswith("NOGROUP"):
-                _log.warning("stream or group is gone; making them again")
+                if self._rarely.due():
+                    _log.warning("stream or group is gone; making them again")
                 self._pending.forget()
             self._restore()
             return []
@@ -256,13 +267,4 @@ class RolloutConsumer:
 
 def ensure_group(client: Client, keys: RunKeys) -> bool:
     """Create stream and group where missing; says whether the stream itself is new."""
-    is_new = not client.exists(keys.rollouts)
-    # Looked for first: a server at its memory limit refuses XGROUP CREATE, also where there is one.
-    if not is_new and any(group["name"] == GROUP.encode() for group in client.xinfo_groups(keys.rollouts)):
-        return False
-    try:
-        client.xgroup_create(keys.rollouts, GROUP, id="0", mkstream=True)
-    except redis.ResponseError as error:
-        if not str(error).startswith("BUSYGROUP"):
-            raise
-    return is_new
+    return bool(client.register_script(source("group"))(keys=[keys.rollouts], args=[GROUP]))

@@ -12,6 +12,7 @@ from dppo_redis.wire import decode_weights
 
 CONFIG = "config.toml"
 CHECKPOINTS = "checkpoints"
+USED = "used.json"  # epochs and versions
 BEST_POLICY = "best_policy.msgpack"
 
 

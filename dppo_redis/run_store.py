@@ -110,7 +110,7 @@ class Vitals:
 
     weights: StoredWeights | None  # None when a field is gone or is no number
     spec: str | None
-    boots: dict[str, int]
+    boots: dict[str, int]  # -1 where somebody left what is no number
     state: str | None  # of the control key
 
 
@@ -126,7 +126,7 @@ def read_vitals(client: Client, keys: RunKeys) -> Vitals:
     return Vitals(
         weights=_stored_weights(weights, blob_bytes),
         spec=None if spec is None else spec.decode(errors="replace"),
-        boots=parse_counts(boots),
+        boots=dict.fromkeys((name.decode(errors="replace") for name in boots), -1) | parse_counts(boots),
         state=None if state is None else state.decode(errors="replace"),
     )
 
@@ -255,7 +255,7 @@ class RunStore:
     def lease(self) -> tuple[str, int]:
         """(holder or '', milliseconds left)."""
         holder = cast(bytes | None, self._client.get(self.keys.lease))
-        return (holder or b"").decode(), max(0, int(self._client.pttl(self.keys.lease)))
+        return (holder or b"").decode(errors="replace"), max(0, int(self._client.pttl(self.keys.lease)))
 
     def leader(self) -> str:
         """Who leads; empty where nobody does."""
@@ -287,7 +287,9 @@ class RunStore:
 
 def find_runs(client: Client) -> list[str]:
     """Names of all runs on a server."""
-    return sorted(run_of(key.decode()) for key in client.scan_iter(match=SPEC_PATTERN, count=1000))
+    return sorted(
+        run_of(key.decode(errors="replace")) for key in client.scan_iter(match=SPEC_PATTERN, count=1000)
+    )
 
 
 def only_run(client: Client) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from dppo_redis.actions import ActionSpec
 from dppo_redis.config import EnvValue, RunConfig
-from dppo_redis.errors import ConfigurationError
+from dppo_redis.errors import ConfigurationError, DamagedSpecError
 from dppo_redis.lock_step import LockStep, lock_step_of
 from dppo_redis.spaces import ObservationSpec
 
@@ -147,7 +147,7 @@ class RunDescription:
         """Inverse of `to_text`.
 
         Raises:
-            ConfigurationError: written by another release, or not a description at all.
+            ConfigurationError: written by another release, or not a description at all (DamagedSpecError).
         """
         try:
             values = cast(dict[str, Any], json.loads(text))
@@ -164,7 +164,7 @@ class RunDescription:
                 raise ValueError(f"its digest is {description.digest}, it says {values['digest']}")
             return description
         except (ValueError, KeyError, TypeError) as error:
-            raise ConfigurationError(f"the run's spec key is unreadable: {error!r}") from error
+            raise DamagedSpecError(f"the run's spec key is unreadable: {error!r}") from error
 
 
 def source_of(config: RunConfig) -> EnvironmentSource:

@@ -25,7 +25,7 @@ from dppo_redis.pacing import Derived, derive
 from dppo_redis.redis_client import Client, Patience, connect, eviction_warning
 from dppo_redis.registry import Registry
 from dppo_redis.rollout_stream import Entry, RolloutConsumer
-from dppo_redis.run_files import CHECKPOINTS
+from dppo_redis.run_files import CHECKPOINTS, USED
 from dppo_redis.run_store import RunStore
 from dppo_redis.shutdown import StopRequest, run_service
 from dppo_redis.spec import RunDescription, describe_run, source_of
@@ -39,6 +39,7 @@ from learner.loop import Learner
 from learner.metrics import MetricsFiles
 from learner.progress import Progress
 from learner.takeover import stand_by, take_over
+from learner.used import UsedFile
 from learner.warm_start import warm_start
 
 
@@ -123,7 +124,8 @@ def _build(
     checkpoints = Checkpoints(directory, options.run, description.digest, config.checkpoint.keep, segment)
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     history = History(options.history, "learner")
-    authority = Authority(client, keys, description, owner, stop, history)
+    used = UsedFile(options.run_dir / USED)
+    authority = Authority(client, keys, description, owner, stop, history, used)
     if warning := patience.call("look at the server", lambda: eviction_warning(client)):
         logging.getLogger("dppo").warning("%s", warning)
     wait = partial(stand_by, store, patience, stop) if options.standby else None
@@ -145,7 +147,7 @@ def _build(
     )
     if snapshot:
         intake.marks = snapshot.marks
-    patience.call("publish the spec", authority.heal)  # before there are weights to go with it
+    authority.announce()
     patience.call("prepare the stream", authority.restore_stream)
     patience.call("take over pending rollouts", consumer.claim_all)
     return Learner(

@@ -30,6 +30,7 @@ from dppo_redis.spaces import FloatArray
 from dppo_redis.spec import RunDescription
 from dppo_redis.weights import Weights
 from learner.staleness import Lineage
+from learner.used import UsedFile
 from learner.weights_watch import WeightsWatch
 
 LEASE_TTL_S = 5.0
@@ -50,6 +51,7 @@ class Authority:
         owner: str,
         stop: StopRequest,
         history: History = NO_HISTORY,
+        used: UsedFile | None = None,
     ) -> None:
         self._client = client
         self._keys = keys
@@ -59,6 +61,7 @@ class Authority:
         self._patience = Patience(stop)
         self._description = description
         self.history = history
+        self._used = used or UsedFile()
         self.boots: dict[str, int] = {}
         self._last: Weights | None = None
         self._weights_watch = WeightsWatch(client, keys)
@@ -82,7 +85,7 @@ class Authority:
         self.boots = dict(boots)
 
     def acquire(self, known_epoch: int, update: int) -> None:
-        """Take the lease at `update`, above every epoch known to the checkpoint or to Redis.
+        """Take the lease at `update`, above all that checkpoint, Redis or directory know to be used.
 
         Raises:
             LeaseHeldError: a living learner renews its lease; the message names it.
@@ -91,7 +94,9 @@ class Authority:
         while True:
             answer = self._patience.call(
                 "take the lease",
-                lambda: self._writes.acquire(self.owner, int(1000 * LEASE_TTL_S), 0, known_epoch),
+                lambda: self._writes.acquire(
+                    self.owner, int(1000 * LEASE_TTL_S), 0, max(known_epoch, self._used.read().epoch)
+                ),
             )
             if answer.outcome == "acquired":
                 break
@@ -105,6 +110,7 @@ class Authority:
             self._stop.sleep(_POLL_S)
             waited_s += _POLL_S
         self._update = update
+        self.version = max(self.version, self._used.read().version)
         self._adopt(answer.epoch)
 
     def renew(self) -> None:
@@ -141,9 +147,14 @@ class Authority:
 
     def release(self) -> None:
         """Hand the lease back, if it is still ours."""
+        self._used.give_back(self.version)
         self._writes.release(self.owner)
 
     # What the loop writes
+
+    def announce(self) -> None:
+        """Write the spec and what else is missing, before there are weights to go with it."""
+        self._insist("publish the spec", self.heal)
 
     def publish(self, arrays: dict[str, FloatArray], update: int, trained_steps: int, env_steps: int) -> None:
         """Publish weights under the next version."""
@@ -173,6 +184,7 @@ class Authority:
 
     def _try_publish(self, weights: Weights) -> int | None:
         identity = {"epoch": weights.epoch, "version": weights.version}
+        self._used.cover(**identity)
         if self.history.is_on:
             digest = arrays_digest(weights.arrays)
             self.history.write("publishing", **identity, update=weights.update, digest=digest)
@@ -233,7 +245,7 @@ class Authority:
         while True:
             try:
                 return self._patience.call(what, locked)
-            except EpochMissingError:
+            except FencedError:  # or the epoch was wiped, or is ours: the reply to a renewal was lost
                 self._patience.call("renew the lease", self.renew)
 
     # What the keeper writes
@@ -259,12 +271,24 @@ class Authority:
         trimmed = 0
         while trimmed < excess:
             with self._lock:  # a few at a time: the server answers nobody else meanwhile
-                some = self._writes.trim(self.epoch, min(_TRIMMED_AT_ONCE, excess - trimmed))
-                if some:
-                    self.books.ledger.add(Outcome.LOST, "valve", entries=some)
+                some = self._trim(min(_TRIMMED_AT_ONCE, excess - trimmed))
             trimmed += some
             if some < _TRIMMED_AT_ONCE:
                 break
+        return trimmed
+
+    def _trim(self, most: int) -> int:
+        self.history.write("trimming", entries=most)
+        try:
+            with translated():
+                trimmed = self._writes.trim(self.epoch, most)
+        except TransientError:
+            doubt = Settlement(b"", Outcome.LOST, "valve")
+            self.books.doubts.update({b"valve-%d" % n: doubt for n in range(most)})
+            raise
+        self.history.write("trimmed", entries=trimmed)
+        if trimmed:
+            self.books.ledger.add(Outcome.LOST, "valve", entries=trimmed)
         return trimmed
 
     def remove_foreign_types(self) -> None:

@@ -4,9 +4,7 @@ Judged from the plain fields before a payload is unpacked. No more is read than 
 no update passes while one is gathered, so the judgement holds when the rollout is used.
 """
 
-import logging
-import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,7 +13,6 @@ from dppo_redis.entry import Entry
 from dppo_redis.errors import WireError
 from dppo_redis.history import NO_HISTORY, History
 from dppo_redis.ledger import Outcome, Settlement
-from dppo_redis.logs import Rarely
 from dppo_redis.pending import POISON_DEATHS
 from dppo_redis.rollout import MAX_ENVIRONMENTS, Rollout, RolloutHeader
 from dppo_redis.rollout_decoder import RolloutDecoder
@@ -23,6 +20,7 @@ from dppo_redis.rollout_stream import parse_header
 from dppo_redis.spec import Spec
 from dppo_redis.wire import checksum
 from learner.batch_rule import BatchRule
+from learner.drops import AllDropped, DropsByActor
 from learner.staleness import Lineage, Verdict, judge
 
 BLOCK_MS = 500  # a tenth of the socket timeout
@@ -30,8 +28,6 @@ _MOST_ENTRIES = 256
 _READ_BYTES = 64 * 2**20
 _BOOTS_KEPT = 10_000
 _LEFT_OUT_KEPT = 64  # of one boot
-_SILENCE_S = 30.0
-_log = logging.getLogger("dppo")
 
 
 class Entries(Protocol):
@@ -124,7 +120,8 @@ class Intake:
         self._entry_bytes = 1.0
         self._gathered: list[Accepted] = []
         self._in_hand: set[bytes] = set()
-        self._alarm = _AllDropped()
+        self._alarm = AllDropped()
+        self._drops = DropsByActor()
         self.marks = Marks()
         self.damaged = 0  # entries that could not be understood
 
@@ -135,6 +132,8 @@ class Intake:
         """
         dropped = []
         for entry in self._entries.read(self._wanted(), BLOCK_MS):
+            entry_bytes = sum(len(name) + len(value) for name, value in entry.fields.items())
+            self._entry_bytes = max(self._entry_bytes * 0.9, entry_bytes)  # of dropped ones, too
             if entry.id in self._in_hand:
                 continue  # delivered again after a lost reply, while we hold it
             settlement = self._consider(entry, learner_update, lineage())
@@ -158,7 +157,8 @@ class Intake:
         return [gathered[i] for i in order]
 
     def _remember(self, entry: Entry, settlement: Settlement) -> None:
-        """Into the history: what is dropped, before its outcome is recorded."""
+        """What is dropped: into the history, before its outcome is recorded, and by actor."""
+        self._drops.add(entry.fields.get(b"actor", b""), settlement)
         boot, seq = entry.fields.get(b"boot", b"")[:16], entry.fields.get(b"seq", b"")[:20]
         outcome, reason = settlement.outcome, settlement.reason
         self._history.write("dropped", id=entry.id, boot=boot, seq=seq, outcome=outcome, reason=reason)
@@ -185,6 +185,11 @@ class Intake:
     def alarm(self) -> str:
         """What an operator must know at once; empty while rollouts are trained on."""
         return self._alarm.text
+
+    @property
+    def dropped_by_actor(self) -> str:
+        """Whose rollouts were dropped most often, and why."""
+        return self._drops.text
 
     def settled(self, batch: Sequence[Accepted]) -> None:
         """The batch is settled; its entries will not be delivered again."""
@@ -252,40 +257,7 @@ class Intake:
         self.marks.take(header)
         self._in_hand.add(entry.id)
         self._gathered.append(Accepted(entry.id, header, rollout))
-        self._entry_bytes = max(self._entry_bytes * 0.9, float(len(payload)))
 
 
 def _refused(entry_id: bytes, reason: str, header: RolloutHeader) -> Settlement:
     return Settlement(entry_id, Outcome.REFUSED, reason, header.steps)
-
-
-class _AllDropped:
-    """Notices when nothing but drops has come for a while, and why."""
-
-    def __init__(self) -> None:
-        self._first_drop = self._last_drop = 0.0  # monotonic, since a rollout was last accepted
-        self._causes: Counter[str] = Counter()
-        self._rarely = Rarely()
-
-    def look(self, dropped: Sequence[Settlement], gathered: bool) -> None:
-        """What a poll brought; `gathered` where a batch has begun."""
-        now = time.monotonic()
-        if gathered:
-            self._causes = Counter()
-        elif dropped:
-            self._first_drop = self._first_drop if self._causes else now
-            self._last_drop = now
-            # A new counter, because the keeper's thread reads the old one.
-            names = (f"{s.outcome.value}:{s.reason}" if s.reason else s.outcome.value for s in dropped)
-            self._causes = self._causes + Counter(names)
-            if self.text and self._rarely.due():
-                _log.error("%s", self.text)
-
-    @property
-    def text(self) -> str:
-        """What is wrong, with its causes; empty while all is well, or nothing comes at all."""
-        causes, lasted_s = self._causes, self._last_drop - self._first_drop
-        if not causes or lasted_s < _SILENCE_S or time.monotonic() - self._last_drop > _SILENCE_S:
-            return ""
-        listed = ", ".join(f"{count} {name}" for name, count in causes.most_common(3))
-        return f"all {causes.total()} rollouts of the last {lasted_s:.0f} s were dropped: {listed}"

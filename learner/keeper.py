@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from dppo_redis.fenced_writes import EpochMissingError
 from dppo_redis.logs import Rarely
@@ -54,7 +55,8 @@ class Keeper:
 
     def start(self) -> None:
         """Look once, then go on in the background."""
-        self.tick()
+        with suppress(EpochMissingError):  # wiped since the renewal: the next round takes a new epoch
+            self.tick()
         self._thread.start()
 
     def check(self) -> None:
@@ -76,7 +78,7 @@ class Keeper:
                 if self._rarely.due():
                     _log.warning("the keeper waits for Redis: %s", error)
             except EpochMissingError:
-                continue  # wiped since the renewal: the next round takes a new epoch
+                continue  # as at the start
             except Exception as error:  # noqa: BLE001 the end of a thread: the loop raises it
                 self._failure = error
                 return

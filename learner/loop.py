@@ -58,6 +58,7 @@ class Learner:
         self.train_s_before = self.progress.train_s
         self.saved_at = time.monotonic()
         self.checkpoint_update = -1
+        self.checkpoint_time = 0.0  # seconds since 1970
         self.saved_epoch = 0
         self.save_failures = 0
         self.waited_s = 0.0
@@ -196,7 +197,7 @@ class Learner:
         self.saved_at, self.saved_epoch = time.monotonic(), snapshot.epoch
         try:
             self.checkpoints.save(self.ppo, snapshot, self.authority.confirm, milestone=milestone)
-            self.checkpoint_update = self.progress.update
+            self.checkpoint_update, self.checkpoint_time = self.progress.update, round(time.time(), 1)
             self.history.write("saved", update=self.progress.update, epoch=snapshot.epoch)
         except CheckpointError as error:
             self.save_failures += 1
@@ -287,6 +288,7 @@ class Learner:
         return {
             "state": self._state(),
             "alarm": self.intake.alarm,
+            "dropped_by_actor": self.intake.dropped_by_actor,
             "update": progress.update,
             "trained_steps": progress.trained_steps,
             "budget_steps": self.config.env_steps,
@@ -300,6 +302,7 @@ class Learner:
             "staleness_limit": self.config.staleness_limit,
             "learner_wait_share": round(self.wait_share, 3),
             "checkpoint_update": self.checkpoint_update,
+            "checkpoint_time": self.checkpoint_time,
             "save_failures": self.save_failures,
             "device": str(self.ppo.device),
         }

@@ -13,23 +13,26 @@ from learner.checkpoint import Checkpoints, Snapshot
 from learner.ppo_update import PpoUpdate
 
 _POLL_S = 0.2
+_LOOKS = 15  # without a holder: a living leader puts a lease that was wiped back within two seconds
 _log = logging.getLogger("dppo")
 
 
 def stand_by(store: RunStore, patience: Patience, stop: StopRequest) -> None:
-    """Wait until nobody leads: a predecessor has handed its lease back, or let it run out.
+    """Wait until nobody leads for 3 s: a predecessor has handed its lease back, or let it run out.
 
     Raises:
         StoppedError: the run is over, or a stop was requested.
     """
     rarely = Rarely(interval_s=60.0)
+    vacant = 0  # looks in a row
     while True:
         if patience.call("read control", store.control).state == STOP:
             raise StoppedError(f"run {store.keys.run} is over")
         holder = patience.call("look at the lease", store.leader)
-        if not holder:
+        vacant = 0 if holder else vacant + 1
+        if vacant == _LOOKS:
             return
-        if rarely.due():
+        if holder and rarely.due():
             _log.info("standing by: run %s is led by %s", store.keys.run, holder)
         stop.sleep(_POLL_S)
         if stop.requested:

@@ -16,6 +16,7 @@ from dppo_redis.errors import ConfigurationError
 from dppo_redis.files import write_aside
 from dppo_redis.keys import check_run_name
 from dppo_redis.run_files import CONFIG as CONFIG
+from dppo_redis.run_files import USED
 
 RUNS = Path("runs")
 IDENTITY = "run.json"
@@ -30,6 +31,7 @@ _ARTEFACTS = (
     "best_policy.msgpack",
     "best_evaluation.json",
     "supervisord.conf",
+    USED,
     SUMMARY,
     CONFIG,
     IDENTITY,  # last: it is what marks the directory as ours

@@ -54,11 +54,18 @@ class RedisServer:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        self._process = subprocess.Popen(
-            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        self.start_at_once()
         with opened(self.url) as client:
             wait_until(lambda: _answers(client), _START_S, "the server answers")
+
+    def start_at_once(self, *more: str) -> None:
+        """Start it, and wait for nothing."""
+        self._process = subprocess.Popen(
+            [*self._command, *more],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
     def kill(self) -> None:
         """End it at once, also when it is frozen; what it held is gone."""

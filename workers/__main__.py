@@ -13,7 +13,13 @@ from pathlib import Path
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.credentials import Role, find_url
 from dppo_redis.environments import inspect, make_vector
-from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, ExitStatus, StoppedError
+from dppo_redis.errors import (
+    ConfigurationError,
+    DamagedSpecError,
+    EnvironmentBrokenError,
+    ExitStatus,
+    StoppedError,
+)
 from dppo_redis.history import History
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import Rarely, configure
@@ -32,6 +38,7 @@ from workers.seeding import actor_seeds
 from workers.turn import ByBacklog, InLockStep, Turn
 from workers.watchdog import CALLS, Watchdog
 
+_LOOKS_AT_A_DAMAGED_SPEC = 15  # three seconds
 _log = logging.getLogger("dppo")
 
 
@@ -55,11 +62,16 @@ def wait_for_description(store: RunStore, patience: Patience, stop: StopRequest)
     """What the run's learner published; waits until there is one, None when the run is over.
 
     Raises:
-        ConfigurationError: the run speaks another release's wire schema.
+        ConfigurationError: the run speaks another release's wire schema, or nobody mends its spec.
     """
-    rarely = Rarely()
+    rarely, damaged = Rarely(), 0
     while not stop.requested:
-        description = patience.call("read the spec", store.description)
+        try:
+            description = patience.call("read the spec", store.description)
+        except DamagedSpecError:
+            description, damaged = None, damaged + 1
+            if damaged == _LOOKS_AT_A_DAMAGED_SPEC:
+                raise
         if description is not None:
             return description
         if rarely.due():

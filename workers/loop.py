@@ -56,6 +56,7 @@ class ActorStats:
     boot: int
     started: float = field(default_factory=time.monotonic)
     pushes: int = 0
+    last_push: float = 0.0  # seconds since 1970
     steps: int = 0
     waited_s: float = 0.0  # for room, with nothing else to do
     refused: int = 0  # rollouts that did not pass this actor's own check
@@ -69,6 +70,7 @@ class ActorStats:
             "version": policy.weights.version if policy else 0,
             "epoch": policy.weights.epoch if policy else 0,
             "pushes": self.pushes,
+            "last_push": self.last_push,
             "steps": self.steps,
             "fps": round(self.steps / lived_s, 1),
             "wait_share": round(self.waited_s / lived_s, 4),
@@ -216,6 +218,7 @@ class Actor:
         situation = self.producer.push(header, payload)
         self.turn.sent(header, payload)
         self.stats.pushes += 1
+        self.stats.last_push = round(time.time(), 1)
         self.stats.steps += rollout.steps
         return situation
 

@@ -13,6 +13,10 @@ end
 if holder and holder ~= owner then
   return {mine > 0 and 'fenced' or 'busy', epoch, holder}
 end
+if mine > 0 and epoch > mine and holder == owner then -- acquired already: the reply was lost
+  redis.call('SET', KEYS[1], owner, 'PX', ttl)
+  return {'acquired', epoch, owner}
+end
 if mine > 0 and epoch > mine then return {'fenced', epoch, holder or ''} end
 if mine > 0 and epoch == mine then
   redis.call('SET', KEYS[1], owner, 'PX', ttl)

@@ -61,7 +61,7 @@ def _books_are_exact(story: Story) -> Iterator[str]:
         yield f"the last imbalance is {story.final['imbalance']}"
     for outcome in _SETTLED:
         surely, maybe = len(story.counted[outcome]), len(story.attempted[outcome])
-        if not surely <= ledger.get(outcome, 0) <= maybe:
+        if not surely - story.forgotten[outcome] <= ledger.get(outcome, 0) <= maybe:
             found = ledger.get(outcome, 0)
             yield f"the ledger has {found} {outcome}; {surely} were confirmed and {maybe} attempted"
     for event in story.of("booked"):
@@ -72,6 +72,9 @@ def _books_are_exact(story: Story) -> Iterator[str]:
 
 
 def _lost_is_what_was_removed(story: Story) -> Iterator[str]:
+    valve, dropped = story.ledger.get("lost:valve", 0), sum(entries for _, entries in story.valve_drops)
+    if valve > dropped:
+        yield f"{valve} are booked as dropped by the valve, but learners dropped only {dropped}"
     lost, removed = story.ledger.get(Outcome.LOST, 0), sum(r.entries for r in story.removals)
     if lost > removed:
         yield f"{lost} are booked as lost, but only {removed} were removed"
@@ -166,6 +169,7 @@ def _rollouts_are_accounted_for(story: Story) -> Iterator[str]:
     unsettled = story.attempted[Outcome.TRAINED] - story.settled_ids - story.waiting_ids
     unheard = story.ledger.get(Outcome.TRAINED, 0) - len(story.counted[Outcome.TRAINED])
     taken = [story.time_of(entry_id) for entry_id in unsettled]
+    unheard = max(unheard, min(0, unheard + story.forgotten[Outcome.TRAINED]))
     lost = sum(not story.is_unseen(time, _LOOK_S) for time in [*missing, *taken]) - unheard
     if lost > (booked := story.ledger.get(Outcome.LOST, 0)):
         yield f"{lost} rollouts have no outcome, but only {booked} are booked as lost"
@@ -193,6 +197,7 @@ def describe(events: Iterable[Event]) -> dict[str, Any]:
         "publications": len(story.published),
         "weights read": len(story.of("read")),
         "removed": sum(removal.entries for removal in story.removals),
+        "removed by the valve": sum(entries for _, entries in story.valve_drops),
         **{str(outcome): story.ledger.get(outcome, 0) for outcome in Outcome},
         "imbalance": None if story.final is None else story.final["imbalance"],
     }

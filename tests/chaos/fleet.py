@@ -196,7 +196,7 @@ class Fleet:
             "final",
             entries_added=counters.ledger.get("entries_before", 0) + counters.entries_added,
             backlog=counters.backlog,
-            ledger={outcome.value: counters.ledger.get(outcome.value, 0) for outcome in Outcome},
+            ledger={name: counters.ledger.get(name, 0) for name in (*Outcome, "lost:valve")},
             imbalance=int(status["imbalance"]),
             entries=entries,
         )

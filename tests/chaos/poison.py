@@ -3,12 +3,14 @@
 import random
 import secrets
 from collections.abc import Callable
+from typing import Any
 
 import msgpack
 
 from dppo_redis.wire import checksum
 
 Entry = dict[bytes, bytes]
+Poison = Callable[[Entry, random.Random], Entry]
 
 
 def _with(entry: Entry, payload: bytes) -> Entry:
@@ -35,19 +37,24 @@ def _nested(entry: Entry, rng: random.Random) -> Entry:
     return _with(entry, b"\x91" * rng.randrange(1000, 100_000))
 
 
+def _with_array(entry: Entry, name: str, array: list[Any]) -> Entry:
+    """One array differs, and nothing else."""
+    message = msgpack.unpackb(entry[b"payload"])
+    message["arrays"][name] = array
+    return _with(entry, msgpack.packb(message))
+
+
 def _lying_about_size(entry: Entry, rng: random.Random) -> Entry:
-    arrays = {"observations": ["f4", [2**20, 2**20, rng.randrange(9)], b""]}
-    return _with(entry, msgpack.packb({"schema": 1, "arrays": arrays}))
+    return _with_array(entry, "rewards", ["f4", [2**20, 2**20, 1 + rng.randrange(9)], b""])
 
 
 def _other_type(entry: Entry, _rng: random.Random) -> Entry:
-    return _with(entry, msgpack.packb({"schema": 1, "arrays": {"rewards": ["O", [1], b"pickle"]}}))
+    return _with_array(entry, "rewards", ["O", [1], b"pickle"])
 
 
 def _not_finite(entry: Entry, _rng: random.Random) -> Entry:
-    payload = entry[b"payload"]
-    rewards = payload.index(b"rewards") + 40  # inside the array, whatever its header's length
-    return _with(entry, payload[:rewards] + b"\xff" * 8 + payload[rewards + 8 :])
+    dtype, shape, numbers = msgpack.unpackb(entry[b"payload"])["arrays"]["rewards"]
+    return _with_array(entry, "rewards", [dtype, shape, b"\xff" * 4 + numbers[4:]])
 
 
 def _without_a_field(entry: Entry, rng: random.Random) -> Entry:
@@ -64,7 +71,7 @@ def _of_another_run(entry: Entry, _rng: random.Random) -> Entry:
     return {**entry, b"spec": b"0123456789abcdef"}
 
 
-POISONS: tuple[Callable[[Entry, random.Random], Entry], ...] = (
+POISONS: tuple[Poison, ...] = (
     _random_bytes, _cut_short, _flipped, _nested, _lying_about_size, _other_type, _not_finite,
     _without_a_field, _absurd_numbers, _of_another_run,
 )  # fmt: skip

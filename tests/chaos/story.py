@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from dppo_redis.ledger import Ledger, Outcome
@@ -20,7 +21,7 @@ _UNDECIDED_S = 5.0  # a push may have been sent so long before it reached the st
 
 @dataclass(frozen=True)
 class Removal:
-    """Entries that the injector took from the stream, or a server that died took with it."""
+    """Entries that the injector took, or a learner's valve, or a server that died took with it."""
 
     time: float
     entries: int  # at most
@@ -95,6 +96,20 @@ class Story:
         return {outcome: +counter for outcome, counter in found.items()}
 
     @cached_property
+    def forgotten(self) -> Counter[Outcome]:
+        """Outcomes that were only in the head of a learner: it died, and then the server lost everything."""
+        found: Counter[Outcome] = Counter()
+        for process, successor in pairwise(self.processes):
+            settled = [event for event in self.of("settled") if event["process"] == process]
+            saved = [event["time"] for event in self.of("saved") if event["process"] == process]
+            last = settled[-1]["time"] if settled else 0.0
+            began = next(event["time"] for event in self.of("acquired") if event["process"] == successor)
+            if any(removal.resets and last <= removal.time <= began for removal in self.removals):
+                unsaved = [event for event in settled if not saved or event["time"] > saved[-1]]
+                found.update(Outcome(o) for event in unsaved for _, o, counts in event["entries"] if counts)
+        return found
+
+    @cached_property
     def settled_ids(self) -> set[str]:
         """Entries with some outcome that counted, or that were dropped whether it counted or not."""
         counted = {entry_id for counter in self.counted.values() for entry_id in counter}
@@ -110,6 +125,20 @@ class Story:
                 entries = self._at_most_in_the_stream(found[-1].time if found else 0.0, event["time"])
             since = event.get("since") or event["time"]
             found.append(Removal(event["time"], entries, event["resets"], since))
+        found += [Removal(time, entries, resets=False, since=time) for time, entries in self.valve_drops]
+        return sorted(found, key=lambda removal: removal.time)
+
+    @cached_property
+    def valve_drops(self) -> list[tuple[float, int]]:
+        """(when, how many) of the rollouts that learners dropped; at most, where no reply told the number."""
+        found: list[tuple[float, int]] = []
+        unanswered: dict[str, int] = {}  # process -> place in `found`
+        for event in sorted([*self.of("trimming"), *self.of("trimmed")], key=lambda event: event["time"]):
+            if event["event"] == "trimming":
+                unanswered[event["process"]] = len(found)
+                found.append((event["time"], event["entries"]))
+            else:
+                found[unanswered.pop(event["process"])] = (event["time"], event["entries"])
         return found
 
     def _at_most_in_the_stream(self, since: float, until: float) -> int:

@@ -54,10 +54,22 @@ class Telling:
     def settles(self, outcome: str, *seqs: int, counts: object = True, process: str = "L1") -> None:
         self.add("settled", process, entries=[(f"{seq}-0", outcome, counts) for seq in seqs])
 
-    def ends(self, waiting: tuple[int, ...] = (), imbalance: int = 0, **ledger: int) -> list[Event]:
+    def drops_by_valve(self, asked: int, dropped: int | None) -> None:
+        self.add("trimming", "L1", entries=asked)
+        if dropped is not None:
+            self.add("trimmed", "L1", entries=dropped)
+
+    def ends(
+        self, waiting: tuple[int, ...] = (), imbalance: int = 0, valve: int = 0, **ledger: int
+    ) -> list[Event]:
         entries = [(f"{seq}-0", "b", str(seq)) for seq in waiting]
         added = sum(ledger.values()) + len(waiting)
-        books = {"ledger": ledger, "entries_added": added, "backlog": len(waiting), "imbalance": imbalance}
+        books = {
+            "ledger": {**ledger, "lost:valve": valve},
+            "entries_added": added,
+            "backlog": len(waiting),
+            "imbalance": imbalance,
+        }
         self.add("final", "injector", entries=entries, **books)
         return self.events
 
@@ -107,6 +119,21 @@ class TestWhatFaultsMayDo:
     def test_what_was_added_just_before_a_server_died_is_in_no_books(self) -> None:
         told = sound()
         told.add("removed", "injector", entries=None, resets=True)
+        assert check(told.ends(trained=1), LIMIT) == []
+
+    @pytest.mark.parametrize(("asked", "dropped"), [(100, 1), (1, None)], ids=["", "the reply was lost"])
+    def test_what_a_learners_valve_dropped_is_lost(self, asked: int, dropped: int | None) -> None:
+        told = sound()
+        told.drops_by_valve(asked, dropped)
+        assert check(told.ends(trained=1, lost=1, valve=1), LIMIT) == []
+
+    def test_the_books_go_on_from_the_checkpoint_when_server_and_learner_died_together(self) -> None:
+        told = sound()
+        told.add("saved", "L1", update=1, epoch=1)
+        told.trains(2, at=1)
+        told.add("removed", "injector", entries=0, resets=True)
+        told.leads(2, "L2", update=1)
+        told.add("resumed", "L2", update=1, epoch=1, version=1)
         assert check(told.ends(trained=1), LIMIT) == []
 
     def test_weights_whose_publishing_was_not_confirmed_may_be_read(self) -> None:
@@ -174,6 +201,25 @@ def _more_lost_than_removed(told: Telling) -> list[Event]:
     return told.ends(trained=1, lost=2)
 
 
+def _a_valve_that_nobody_opened(told: Telling) -> list[Event]:
+    told.add("removed", "injector", entries=1, resets=False)
+    return told.ends(trained=1, lost=1, valve=1)
+
+
+def _more_lost_than_the_valve_dropped(told: Telling) -> list[Event]:
+    told.pushes(3)
+    told.drops_by_valve(100, 1)
+    return told.ends(trained=1, lost=2, valve=1)
+
+
+def _vanished_after_the_valve(told: Telling) -> list[Event]:
+    told.drops_by_valve(100, 2)
+    for _ in range(10):
+        told.add("pause", "injector")
+    told.pushes(3)
+    return told.ends(waiting=(2,), trained=1, lost=1, valve=1)
+
+
 def _trained_without_an_outcome(told: Telling) -> list[Event]:
     told.trains(2, at=1, counts=False)
     return told.ends(trained=1)
@@ -185,6 +231,20 @@ def _vanished_after_the_last_removal(told: Telling) -> list[Event]:
         told.add("pause", "injector")
     told.pushes(3)
     return told.ends(waiting=(2,), trained=1, lost=1)
+
+
+def _an_outcome_forgotten_though_it_was_saved(told: Telling) -> list[Event]:
+    told.trains(2, at=1)
+    told.add("saved", "L1", update=2, epoch=1)
+    told.add("removed", "injector", entries=0, resets=True)
+    told.leads(2, "L2", update=2)
+    return told.ends(trained=1)
+
+
+def _an_outcome_forgotten_though_the_server_lived(told: Telling) -> list[Event]:
+    told.trains(2, at=1)
+    told.leads(2, "L2", update=1)
+    return told.ends(trained=1)
 
 
 def _counted_twice(told: Telling) -> list[Event]:
@@ -270,9 +330,14 @@ def _a_hole(told: Telling) -> list[Event]:
         (_with_other_weights_than_claimed, "rollout b:2 was trained as of [1, 1, 1], but is of [1, 1, 0]"),
         (_lost_without_a_removal, "1 are booked as lost, but only 0 were removed"),
         (_more_lost_than_removed, "2 are booked as lost, but only 1 were removed"),
+        (_a_valve_that_nobody_opened, "1 are booked as dropped by the valve, but learners dropped only 0"),
+        (_more_lost_than_the_valve_dropped, "2 are booked as lost, but only 1 were removed"),
+        (_vanished_after_the_valve, "1 confirmed pushes vanished after the last removal"),
         (_trained_without_an_outcome, "1 rollouts have no outcome, but only 0 are booked as lost"),
         (lambda told: told.ends(trained=1), "1 rollouts have no outcome, but only 0 are booked as lost"),
         (_vanished_after_the_last_removal, "1 confirmed pushes vanished after the last removal"),
+        (_an_outcome_forgotten_though_it_was_saved, "1 trained; 2 were confirmed"),
+        (_an_outcome_forgotten_though_the_server_lived, "1 trained; 2 were confirmed"),
         (_counted_twice, "entry 1-0 was counted 2 times"),
         (_a_ledger_above_what_was_tried, "the ledger has 2 trained; 1 were confirmed and 1 attempted"),
         (lambda told: told.ends(waiting=(2,)), "the ledger has 0 trained; 1 were confirmed and 1 attempted"),

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dppo_redis.config import RunConfig
@@ -116,6 +117,12 @@ def _push(run: Run, seq: int, count: int = 2) -> None:
     run.client.xadd(run.keys.rollouts, {**vars(header), "payload": payload})
 
 
+def _computing_s(service: Command) -> float:
+    times = psutil.Process(service.process.pid).cpu_times()
+    return float(times.user + times.system)
+
+
+# Known failure KF-OPS-09.
 def test_half_a_batch_survives_a_restart_of_the_learner(server: Server, place: Path) -> None:
     server.start()
     run = server.run(NAME)
@@ -125,6 +132,13 @@ def test_half_a_batch_survives_a_restart_of_the_learner(server: Server, place: P
         wait_until(
             lambda: run.client.xpending(run.keys.rollouts, "learners")["pending"] == 1, 10, "it is read"
         )
+        looked, spent_s = float(run.hash(run.keys.status)["time"]), _computing_s(learner)
+        wait_until(
+            lambda: float(run.hash(run.keys.status)["time"]) > looked + 2,
+            20,
+            "two seconds pass without an actor",
+        )
+        assert _computing_s(learner) - spent_s < 0.5
         assert learner.stop() == ExitStatus.DONE
     epoch = run.weights("epoch")
     with _learner(server, place) as learner:

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,6 +86,7 @@ def test_status_shows_version_backlog_actors_drops_and_evaluation(run: Run, dire
     assert shown["age_s"] < 5
     assert {"0", "1"} <= set(shown["actors"])
     assert shown["actors"]["0"]["pushes"] > 0
+    assert abs(time.time() - shown["actors"]["0"]["last_push"]) < 20
     assert shown["evaluation"]["episodes"] == 20
     assert shown["evaluation"]["return_mean"] == 6.0  # rewards 1, 2 and 3
     assert shown["ledger"]["imbalance"] == 0

@@ -1,6 +1,7 @@
 """Who may write a run's keys: versions, epochs, lineage, and learners that meet."""
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -8,16 +9,21 @@ from dppo_redis.errors import ConfigurationError, FencedError
 from dppo_redis.fenced_writes import FencedWrites
 from dppo_redis.keys import RunKeys
 from dppo_redis.ledger import Books, Ledger, Outcome, Settlement
-from dppo_redis.redis_client import Client
+from dppo_redis.redis_client import Client, Patience
 from dppo_redis.registry import Registry
+from dppo_redis.rollout_stream import RolloutConsumer
 from dppo_redis.run_store import Control, RunStore
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.weight_store import WeightStore
 from learner.authority import LEASE_TTL_S, Authority
 from learner.keeper import Keeper
 from learner.staleness import Lineage
+from learner.takeover import stand_by
+from learner.used import UsedFile
 from tests.conftest import memory_limit, wait_until
+from tests.factories import make_description
 from tests.integration.learner_side import (
+    SPEC,
     add,
     in_background,
     lead,
@@ -26,7 +32,7 @@ from tests.integration.learner_side import (
     make_keeper,
     publish,
 )
-from tests.integration.looking import hash_of, imbalance, integer, ledger_of, version_of
+from tests.integration.looking import commands, hash_of, imbalance, integer, ledger_of, version_of
 
 
 def die(client: Client, keys: RunKeys) -> None:
@@ -70,6 +76,31 @@ class TestRestart:
         authority.acquire(known_epoch=7, update=39)
         publish(authority, update=39)
         assert published(client, keys) == (8, 41)
+
+    @pytest.mark.parametrize("ends", ["killed", "clean"])
+    def test_versions_and_epochs_go_on_when_server_and_learner_died_together(
+        self, client: Client, keys: RunKeys, stop: StopRequest, tmp_path: Path, ends: str
+    ) -> None:
+        """The checkpoint is older than what was published last; only the directory knows."""
+
+        def start(owner: str) -> Authority:
+            used = UsedFile(tmp_path / "used.json")
+            authority = Authority(client, keys, make_description(SPEC), owner, stop, used=used)
+            authority.restore(4, Lineage(((1, 0),)), Books(Ledger()), {})
+            authority.acquire(known_epoch=1, update=2)
+            publish(authority, update=2)
+            return authority
+
+        first = start("first")
+        for update in range(3, 9):
+            publish(first, update)
+        if ends == "clean":
+            first.release()
+        client.flushall()
+        second = start("second")
+        assert second.epoch > first.epoch
+        assert second.version > first.version
+        assert ends == "killed" or second.version == first.version + 1
 
     def test_no_publication_ever_repeats_or_lowers_a_version(
         self, client: Client, keys: RunKeys, stop: StopRequest
@@ -165,6 +196,22 @@ class TestMeeting:
         began = time.monotonic()
         lead(client, keys, stop, owner="learner-2")
         assert time.monotonic() - began < 1
+
+    def test_a_standby_leaves_a_leader_whose_lease_was_wiped_the_time_to_put_it_back(
+        self, private_client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        leader = lead(private_client, keys, stop)
+        store = RunStore(private_client, keys)
+        with in_background(lambda: stand_by(store, Patience(stop), stop), stop) as waiting:
+            private_client.flushall()
+            looks = commands(private_client, "get")
+            wait_until(
+                lambda: waiting.done() or commands(private_client, "get") > looks + 5, 5, "it has looked"
+            )
+            leader.renew()
+            assert not waiting.done()
+            leader.release()
+            waiting.result(6)
 
     def test_of_two_learners_that_start_at_once_one_leads(self, client: Client, keys: RunKeys) -> None:
         answers = [FencedWrites(client, keys).acquire(owner, 5000, 0, 0) for owner in ("a", "b")]
@@ -284,11 +331,14 @@ class TestKeeperThread:
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         authority = lead(client, keys, stop)
-        client.zadd(keys.actors, {"not a slot": 1.0, "3": 1.0, "4": 1.0})
-        client.hset(keys.actor(3), "wait_share", "most of it")
+        client.zadd(keys.actors, {"not a slot": 1.0, "9" * 5000: 1.0, "3": 1.0, "4": 1.0, "5": 1.0})
+        client.hset(keys.actor(3), mapping={"wait_share": "most of it", b"\xff": b"\xff"})
         client.set(keys.actor(4), "not a hash")
+        client.hset(keys.actor(5), "wait_share", "inf")
         make_keeper(client, keys, authority).tick()
         assert version_of(client, keys) == 1
+        assert hash_of(client, keys.status)["actor_wait_share"] == "0.0"
+        assert Registry(client, keys).holder(3) is None
 
 
 def failed(keeper: Keeper) -> Exception | None:
@@ -310,6 +360,48 @@ def test_a_publication_waits_for_the_keeper_to_renew_a_wiped_epoch(
     weights = WeightStore(client, keys).fetch()
     assert weights is not None
     assert (weights.epoch, weights.update) == (2, 1)
+
+
+def test_a_renewal_whose_reply_was_lost_does_not_make_a_learner_believe_that_it_was_overtaken(
+    client: Client, keys: RunKeys, stop: StopRequest
+) -> None:
+    authority = lead(client, keys, stop)
+    client.flushall()
+    FencedWrites(client, keys).acquire(authority.owner, 60_000, authority.epoch, authority.epoch)
+    with in_background(lambda: publish(authority, update=1), stop) as publishing:
+        publishing.result(5)
+    assert authority.epoch == 2
+    weights = WeightStore(client, keys).fetch()
+    assert weights is not None
+    assert (weights.epoch, weights.update) == (2, 1)
+
+
+def test_a_server_that_is_emptied_while_a_learner_starts_does_not_end_it(
+    client: Client, keys: RunKeys, stop: StopRequest
+) -> None:
+    authority = make_authority(client, keys, stop)
+    consumer = RolloutConsumer(client, keys, authority.restore_stream)
+    authority.acquire(known_epoch=0, update=0)
+    client.flushall()
+    with in_background(authority.announce, stop) as announcing:
+        announcing.result(5)
+    authority.restore_stream()
+    client.flushall()
+    consumer.claim_all()
+    publish(authority, update=0)
+    renew = authority.renew
+
+    def renew_in_vain() -> None:
+        renew()
+        client.flushall()
+
+    authority.renew = renew_in_vain  # type: ignore[method-assign]
+    keeper = make_keeper(client, keys, authority)
+    keeper.start()
+    keeper.close()
+    authority.renew = renew  # type: ignore[method-assign]
+    keeper.tick()
+    assert version_of(client, keys) == authority.version > 1
 
 
 def test_the_end_of_a_run_is_recorded_at_the_servers_memory_limit(

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from dppo_redis.keys import GROUP, RunKeys
@@ -138,6 +139,16 @@ def test_after_flushall_boot_numbers_are_put_back(run: Run) -> None:
     run.client.flushall()
     run.keeper.tick()
     assert hash_of(run.client, run.keys.boots) == {"0": "2"}
+
+
+def test_boot_numbers_that_are_none_are_put_right(run: Run) -> None:
+    run.client.hset(run.keys.boots, mapping={"0": "x", "7": "y", "next": "z"})
+    registry = Registry(run.client, run.keys)
+    for slot in (0, 7, None):
+        with pytest.raises(TransientError):
+            registry.join(slot)
+    run.keeper.tick()
+    assert [registry.join(slot)[1] for slot in (0, 7, None)] == [3, 1, 1]
 
 
 def test_a_boot_number_that_fell_is_raised_again(run: Run) -> None:
@@ -280,6 +291,19 @@ def test_weights_that_do_not_match_their_checksum_are_published_again(run: Run, 
     run.client.hset(run.keys.weights, field, "0" * integer(stored))
     run.tick_twice()
     assert_healthy(run, before)
+
+
+def test_a_damaged_byte_of_large_weights_is_found_within_thirty_rounds(run: Run) -> None:
+    """Their content is not read in every one, as that would keep the server busy."""
+    run.authority.publish({"policy.weight": np.zeros(5 * 2**18, np.float32)}, 0, 0, 0)
+    version = version_of(run.client, run.keys)
+    blob = cast(bytes, run.client.hget(run.keys.weights, "blob"))
+    run.client.hset(run.keys.weights, "blob", b"\0" + blob[1:])
+    for _ in range(30):
+        run.keeper.tick()
+    assert version_of(run.client, run.keys) == version + 1
+    assert run.client.hget(run.keys.weights, "blob") != b"\0" + blob[1:]
+    assert_healthy(run, version)
 
 
 def test_a_version_above_the_learners_own_is_exceeded(run: Run) -> None:

@@ -146,6 +146,8 @@ def test_three_updates_leave_metrics_status_and_a_checkpoint(
     expected = {"state": "finished", "update": "3", "trained_steps": "192", "version": "4", "imbalance": "0"}
     assert shown == expected
     assert status["checkpoint_update"] == "3"
+    assert 0 <= float(status["time"]) - float(status["checkpoint_time"]) < 60
+    assert status["dropped_by_actor"] == ""
     control = RunStore(private_client, keys).control()
     assert (control.state, control.reason) == (STOP, "env_steps")
     assert newest_checkpoint(tmp_path)["progress"]["update"] == 3

@@ -95,6 +95,15 @@ class TestAcquire:
         answer = writes.acquire("a", TTL_MS, epoch=7, floor=7)
         assert (answer.outcome, answer.epoch) == ("acquired", 8)
 
+    def test_a_new_epoch_whose_reply_was_lost_is_taken_for_ones_own(
+        self, writes: FencedWrites, client: Client
+    ) -> None:
+        writes.acquire("a", TTL_MS, epoch=0, floor=0)
+        client.flushall()
+        writes.acquire("a", TTL_MS, epoch=1, floor=1)
+        answer = writes.acquire("a", TTL_MS, epoch=1, floor=1)
+        assert (answer.outcome, answer.epoch) == ("acquired", 2)
+
     def test_a_new_learner_starts_above_its_checkpoint_and_above_redis(
         self, writes: FencedWrites, client: Client, keys: RunKeys
     ) -> None:

@@ -10,14 +10,15 @@ from dppo_redis.errors import ConfigurationError
 from dppo_redis.keys import RunKeys
 from dppo_redis.redis_client import Client, Patience
 from dppo_redis.registry import ACTOR_TTL_MS, FIRST_OUTSIDE_SLOT, Registry
+from dppo_redis.rollout_stream import RolloutProducer
 from dppo_redis.run_store import PAUSE, RUN, STOP, Control, Evaluation, RunStore, find_runs, only_run
 from dppo_redis.shutdown import StopRequest
 from learner.authority import LEASE_TTL_S
 from tests.conftest import wait_until
 from tests.factories import make_description
-from tests.integration.learner_side import add, in_background, lead, make_entry, make_keeper
-from tests.integration.looking import hash_of, integer
-from workers.__main__ import refuse_living_holder
+from tests.integration.learner_side import SPEC, add, in_background, lead, make_entry, make_keeper
+from tests.integration.looking import commands, hash_of, integer
+from workers.__main__ import refuse_living_holder, wait_for_description
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 
@@ -61,6 +62,24 @@ class TestRuns:
         description = make_description(seed=7)
         make_keeper(client, keys, lead(client, keys, stop, description=description)).tick()
         assert store.description() == description
+
+    def test_an_actor_waits_for_a_living_learner_to_mend_the_spec_key(
+        self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
+    ) -> None:
+        authority = lead(client, keys, stop)
+        client.set(keys.spec, "junk")
+        with in_background(lambda: wait_for_description(store, Patience(stop), stop), stop) as joining:
+            looks = commands(client, "get")
+            wait_until(lambda: joining.done() or commands(client, "get") > looks + 2, 5, "it has looked")
+            authority.heal()
+            assert joining.result(5) == make_description(SPEC)
+
+    def test_where_nobody_mends_it_an_actor_gives_up(
+        self, private_client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        private_client.set(keys.spec, "junk")
+        with pytest.raises(ConfigurationError, match="unreadable"):
+            wait_for_description(RunStore(private_client, keys), Patience(stop), stop)
 
     def test_a_finished_run_keeps_its_numbers_for_a_week_but_no_rollouts(
         self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
@@ -115,8 +134,12 @@ class TestControl:
     def test_what_an_operator_types_by_hand_does_not_end_anybody(
         self, client: Client, keys: RunKeys, store: RunStore
     ) -> None:
-        client.hset(keys.control, mapping={"state": "stop", "target_step": "soon"})
+        client.hset(keys.control, mapping={"state": "stop", "target_step": "soon", "backlog_high": "many"})
         assert store.control().state == STOP
+        producer = RolloutProducer(client, keys, StopRequest())
+        assert (producer.look().state, producer.look().backlog_high) == (STOP, 1)
+        client.hset(keys.control, "state", b"\xff")
+        assert producer.look().state not in (STOP, PAUSE)
 
 
 class TestEvaluation:

@@ -203,6 +203,20 @@ class TestReading:
         ids = add(client, keys, make_entry())
         assert read_ids(consumer) == ids
 
+    def test_a_lost_group_is_made_again_at_the_servers_memory_limit(
+        self, client: Client, keys: RunKeys, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Else nobody could ever drain it."""
+        consumer = make_consumer(client, keys)
+        consumer.read(10, 1)
+        ids = add(client, keys, make_entry())
+        with memory_limit(client):
+            for _ in range(3):
+                inflict(client, keys, "destroy")
+                assert consumer.read(10, 1) == []
+            assert read_ids(consumer) == ids
+        assert caplog.text.count("making them again") == 1
+
     @pytest.mark.parametrize("damage", ["flushall", "destroy", "delete"])
     def test_a_group_that_is_lost_while_its_reader_waits_is_made_again(
         self, redis_server: RedisServer, client: Client, keys: RunKeys, stop: StopRequest, damage: str

@@ -140,6 +140,24 @@ class TestFailingOver:
             assert running.exception(5) is not None
         assert isinstance(error, TransientError)
 
+    # Known failure KF-RED-06.
+    def test_a_server_that_loads_its_data_is_waited_for(
+        self, private_server: RedisServer, private_client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        lead(private_client, keys, stop)
+        for number in range(10):
+            private_client.set(f"large-{number}", bytes(100_000))
+        private_client.save()
+        private_server.kill()
+        slowly = ("--key-load-delay", "200000", "--loading-process-events-interval-bytes", "1024")
+        private_server.start_at_once(*slowly)
+        producer = RolloutProducer(private_client, keys, stop)
+        wait_until(lambda: "loading" in str(refusal(producer)).lower(), 5, "it loads")
+        with in_background(lambda: producer.push(make_header(), b"x"), stop) as pushing:
+            situation = pushing.result(20)
+        assert situation is not None
+        assert situation.backlog == 1
+
     def test_a_server_that_cannot_save_is_waited_for(
         self, private_server: RedisServer, private_client: Client
     ) -> None:

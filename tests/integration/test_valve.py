@@ -1,5 +1,6 @@
 """The last resort: actors that do not heed the backlog mark fill the stream, and the learner bounds it."""
 
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -7,10 +8,12 @@ import pytest
 
 from dppo_redis.errors import FencedError
 from dppo_redis.fenced_writes import FencedWrites
+from dppo_redis.history import History
 from dppo_redis.keys import RunKeys
-from dppo_redis.redis_client import Client
+from dppo_redis.redis_client import Client, TransientError
 from dppo_redis.shutdown import StopRequest
 from learner.authority import Authority
+from tests.chaos.story import parse
 from tests.conftest import memory_limit
 from tests.integration.learner_side import (
     add,
@@ -91,6 +94,56 @@ def test_large_rollouts_of_actors_that_heed_the_mark_are_not_dropped(
     add(client, keys, *[with_payload(bytes(40 * MIB), seq=seq) for seq in (1, 2)])
     make_keeper(client, keys, authority).tick()
     assert integer(client.xlen(keys.rollouts)) == 2
+
+
+def test_a_drop_whose_reply_was_lost_is_counted_once_as_what_it_was(
+    client: Client, keys: RunKeys, authority: Authority, tmp_path: Path
+) -> None:
+    add(client, keys, *[make_entry(seq=seq) for seq in range(1, 6)])
+    authority.audit()
+    authority.history = History(tmp_path / "learner.jsonl")
+    trim = authority._writes.trim
+
+    def unanswered(epoch: int, count: int) -> int:
+        trim(epoch, count)
+        raise TransientError("connection reset")
+
+    authority._writes.trim = unanswered  # type: ignore[method-assign]
+    with pytest.raises(TransientError):
+        authority.trim(2)
+    authority.audit()
+    authority._writes.trim = trim  # type: ignore[method-assign]
+    assert authority.trim(1) == 1
+    authority.audit()
+    assert ledger_of(client, keys) == {"lost": 3, "lost:valve": 3}
+    assert imbalance(client, keys) == 0
+    told = list(parse((tmp_path / "learner.jsonl").read_text().splitlines()))
+    assert [(e["event"], e["entries"]) for e in told] == [("trimming", 2), ("trimming", 1), ("trimmed", 1)]
+
+
+@pytest.mark.parametrize("damage", ["a field that is no number", "another type"])
+def test_a_drop_is_counted_though_the_ledger_is_damaged(
+    client: Client, keys: RunKeys, authority: Authority, damage: str
+) -> None:
+    add(client, keys, *[make_entry(seq=seq) for seq in range(1, 6)])
+    authority.audit()
+    if damage == "another type":
+        client.delete(keys.ledger)
+        client.set(keys.ledger, "no hash")
+    else:
+        client.hset(keys.ledger, "lost:valve", "many")
+    assert authority.trim(2) == 2
+    authority.remove_foreign_types()
+    authority.audit()
+    assert ledger_of(client, keys) == {"lost": 2, "lost:valve": 2}
+    assert imbalance(client, keys) == 0
+
+
+def test_where_there_is_no_stream_nothing_is_dropped(
+    client: Client, keys: RunKeys, authority: Authority
+) -> None:
+    client.delete(keys.rollouts)
+    assert authority.trim(2) == 0
 
 
 def test_a_learner_that_was_overtaken_trims_nothing(

@@ -1,7 +1,12 @@
 """Published weights, from writer to readers."""
 
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from threading import Event, Thread
 from typing import cast
 
@@ -16,8 +21,9 @@ from dppo_redis.shutdown import StopRequest
 from dppo_redis.weight_store import WeightStore
 from dppo_redis.weights import Weights, WeightsId
 from tests.conftest import RedisServer, opened
-from tests.factories import make_spec, make_weights
+from tests.factories import make_description, make_spec, make_weights
 from tests.integration.learner_side import in_background, lead
+from tests.integration.looking import integer
 
 SPEC = make_spec()
 TEMPLATE = make_weights(SPEC)
@@ -32,10 +38,10 @@ def filled(version: int) -> Weights:
 
 
 class Watcher:
-    """Reads as fast as it can, and keeps every version it saw and every mismatch."""
+    """Reads as fast as it can, and keeps every publication it saw and every mismatch."""
 
     def __init__(self, url: str, keys: RunKeys, done: Event) -> None:
-        self.seen: list[int] = []
+        self.seen: list[tuple[int, int, int]] = []  # epoch, version, update
         self.torn: list[str] = []
         self._url, self._keys, self._done = url, keys, done
         self.thread = Thread(target=self._watch)
@@ -55,34 +61,60 @@ class Watcher:
             return
         if weights is None:
             return
-        self.seen.append(weights.version)
-        if weights.update != weights.version:
-            self.torn.append(f"version {weights.version}, update {weights.update}")
+        self.seen.append((weights.epoch, weights.version, weights.update))
         for name, array in weights.arrays.items():
-            if (array != weights.version).any():
-                self.torn.append(f"version {weights.version}, {name} of {array.flat[0]}")
+            if (array != weights.update).any():
+                self.torn.append(f"update {weights.update}, {name} of {array.flat[0]}")
+
+
+@contextmanager
+def watching(url: str, keys: RunKeys) -> Iterator[list[Watcher]]:
+    """Readers of a run's weights, until the block ends, and once more then."""
+    done = Event()
+    watchers = [Watcher(url, keys, done) for _ in range(READERS)]
+    for watcher in watchers:
+        watcher.thread.start()
+    try:
+        yield watchers
+    finally:
+        done.set()
+        for watcher in watchers:
+            watcher.thread.join()
 
 
 def test_no_reader_ever_sees_weights_and_version_that_do_not_belong_together(
     redis_server: RedisServer, client: Client, keys: RunKeys
 ) -> None:
-    done = Event()
-    watchers = [Watcher(redis_server.url, keys, done) for _ in range(READERS)]
     writes = FencedWrites(client, keys)
     writes.acquire("a", ttl_ms=60_000, epoch=0, floor=0)
-    for watcher in watchers:
-        watcher.thread.start()
-    try:
+    with watching(redis_server.url, keys) as watchers:
         for version in range(1, VERSIONS + 1):
             assert writes.publish(filled(version)) is None
-    finally:
-        done.set()
-        for watcher in watchers:
-            watcher.thread.join()
     for watcher in watchers:
         assert watcher.torn == []
+        assert all(update == version for _, version, update in watcher.seen)
         assert watcher.seen == sorted(watcher.seen)
-        assert watcher.seen[-1] == VERSIONS
+        assert watcher.seen[-1] == (1, VERSIONS, VERSIONS)
+
+
+# Known failure KF-OPS-08.
+@pytest.mark.parametrize("kills", [10, pytest.param(50, marks=pytest.mark.slow)])
+def test_a_publisher_killed_at_any_moment_leaves_the_old_or_the_new_weights_in_full(
+    private_server: RedisServer, private_client: Client, keys: RunKeys, kills: int
+) -> None:
+    private_client.set(keys.spec, make_description(SPEC).to_text())
+    program = [sys.executable, "-m", "tests.integration.dying_publisher"]
+    with watching(private_server.url, keys) as watchers:
+        subprocess.run([*program, private_server.url, keys.run, str(kills)], check=True, timeout=120)
+    numbers: dict[int, tuple[int, int]] = {}  # what each version was seen to be
+    for watcher in watchers:
+        assert watcher.torn == []
+        for epoch, version, update in watcher.seen:
+            assert numbers.setdefault(version, (epoch, update)) == (epoch, update)
+        assert all(before == after or before[1] < after[1] for before, after in pairwise(watcher.seen))
+        assert watcher.seen == sorted(watcher.seen)
+    assert integer(private_client.get(keys.epoch)) == kills
+    assert len({epoch for epoch, _ in numbers.values()}) >= 3  # several lived long enough to publish
 
 
 @pytest.fixture

@@ -171,6 +171,16 @@ class TestFiles:
         assert restored is not None
         assert restored.progress.update == 1
 
+    # Known failure KF-OPS-07.
+    def test_a_learner_killed_at_any_moment_of_saving_goes_on_from_the_last_save_that_ended(
+        self, tmp_path: Path
+    ) -> None:
+        program = [sys.executable, "-m", "tests.unit.dying_saver", str(tmp_path), "20"]
+        result = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+        assert result.returncode == 0, result.stderr
+        assert int(result.stdout) > 3  # saves that ended
+        assert len(names(tmp_path)) <= 3  # one, one more before it is cleaned up, one half written
+
     def test_a_learner_that_was_overtaken_while_it_saved_replaces_nothing(self, tmp_path: Path) -> None:
         checkpoints, successor = make_checkpoints(tmp_path), make_trainer(seed=1)
         checkpoints.save(successor, make_snapshot(3))

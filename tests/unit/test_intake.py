@@ -11,6 +11,7 @@ from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.rollout_stream import Entry
 from dppo_redis.wire import checksum, encode_rollout
 from learner.batch_rule import ElasticBatch
+from learner.drops import DropsByActor
 from learner.intake import BLOCK_MS, Accepted, Intake, Marks
 from learner.staleness import Lineage
 from tests.factories import make_header, make_rollout, make_spec
@@ -120,11 +121,13 @@ class TestReadingBounds:
         assert desk.source.asked == [256]
 
     def test_large_rollouts_are_read_a_few_megabytes_at_a_time(self) -> None:
-        desk = Desk(make_entry(1), batch_steps=10_000 * STEPS)
+        """Those that are dropped, too: a learner may return to a backlog of them."""
+        fields = {**make_entry(1).fields, b"payload": bytes(2**24 - 2**10)}
+        desk = Desk(Entry(b"1-0", fields), batch_steps=10_000 * STEPS)
         desk.poll()
-        desk.intake._entry_bytes = 2.0**24
         desk.poll()
         assert desk.source.asked[1] == 4
+        assert desk.refused == ["crc"]
 
     def test_a_drop_makes_room_for_one_more(self) -> None:
         desk = Desk(make_entry(1), make_entry(1), make_entry(2))
@@ -152,6 +155,23 @@ class TestDrops:
         desk = Desk(entry)
         assert desk.poll(update) is None
         assert [(s.outcome, s.reason, s.steps) for s in desk.settled] == [expected]
+
+    def test_they_are_counted_by_actor_and_reason_whatever_an_actor_calls_itself(self) -> None:
+        nameless = {**make_entry(3).fields, b"actor": b"3\n"}
+        foreign = {**make_entry(1, actor=7).fields, b"spec": b"0" * 16}
+        entries = [Entry(b"1-0", foreign), Entry(b"2-0", foreign)]
+        desk = Desk(*entries, Entry(b"3-0", nameless), make_entry(4, actor=5, update=9), batch_steps=80)
+        desk.poll()
+        expected = (
+            "actor 7: 2 refused:spec, actor unknown: 1 refused:header, actor 5: 1 refused:from_the_future"
+        )
+        assert desk.intake.dropped_by_actor == expected
+
+    def test_no_more_than_a_thousand_actors_are_told_apart(self) -> None:
+        drops, stale = DropsByActor(), Settlement(b"", Outcome.STALE)
+        for actor in range(1010):
+            drops.add(str(actor).encode(), stale)
+        assert drops.text.startswith("actor others: 10 stale, actor 0: 1 stale")
 
     def test_staleness_4_is_accepted_and_5_is_not_when_the_limit_is_4(self) -> None:
         desk = Desk(make_entry(1, update=6), make_entry(2, update=5), make_entry(3, update=10))
@@ -256,7 +276,7 @@ class TestAlarm:
     @pytest.fixture(autouse=True)
     def _clock(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr("learner.intake.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("learner.drops.time.monotonic", lambda: self.now)
 
     def drops(self, desk: Desk, *after_s: float) -> None:
         for seconds in after_s:

@@ -62,6 +62,7 @@ TRANSIENT: list[redis.RedisError] = [
     exceptions.MasterDownError("Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
     exceptions.ClusterDownError("The cluster is down"),
     exceptions.TryAgainError("Multiple keys request during rehashing of slot"),
+    exceptions.NoScriptError("No matching script. Please use EVAL."),
     exceptions.MaxConnectionsError("Too many connections"),
     redis.ResponseError("MISCONF Redis is configured to save RDB snapshots"),
     redis.ResponseError("UNBLOCKED force unblock from blocking operation"),

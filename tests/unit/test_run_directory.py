@@ -9,6 +9,7 @@ import pytest
 from dppo_redis.config import load_toml
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.keys import check_run_name
+from dppo_redis.run_files import USED
 from ops.run_directory import (
     CONFIG,
     IDENTITY,
@@ -132,7 +133,8 @@ class TestPrepare:
 
     def test_a_run_is_removed_when_it_may_be_overwritten(self, tmp_path: Path) -> None:
         directory = prepared(tmp_path / "here")
-        (directory.path / "metrics.csv").write_text("old")
+        for name in ("metrics.csv", USED):
+            (directory.path / name).write_text("old")
         prepared(directory.path, run="other", overwrite=True)
         assert sorted(file.name for file in directory.path.iterdir()) == [CONFIG, IDENTITY, LOCK]
         assert run_in(directory.path) == "other"

@@ -1,0 +1,64 @@
+"""What is used up of epochs and versions, as a successor on an emptied server finds it."""
+
+from pathlib import Path
+
+import pytest
+
+from learner.used import Used, UsedFile
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "used.json"
+
+
+def test_a_killed_learner_has_used_no_more_than_the_file_says(file: Path) -> None:
+    used = UsedFile(file)
+    for version in range(1, 251):
+        used.cover(3, version)
+        assert UsedFile(file).read().version >= version
+        assert UsedFile(file).read().epoch == 3
+
+
+def test_it_is_written_once_in_a_hundred_versions_and_for_each_epoch(file: Path) -> None:
+    used = UsedFile(file)
+    found = []
+    for epoch, version in [*((1, version) for version in range(1, 251)), (2, 251)]:
+        used.cover(epoch, version)
+        found.append(UsedFile(file).read())
+    assert list(dict.fromkeys(found)) == [Used(1, 100), Used(1, 200), Used(1, 300), Used(2, 350)]
+
+
+def test_a_clean_end_leaves_no_gap(file: Path) -> None:
+    used = UsedFile(file)
+    used.cover(1, 7)
+    used.give_back(7)
+    assert UsedFile(file).read() == Used(1, 7)
+
+
+def test_a_learner_that_was_overtaken_lowers_nothing(file: Path) -> None:
+    old, successor = UsedFile(file), UsedFile(file)
+    old.cover(1, 7)
+    successor.cover(2, 500)
+    old.give_back(7)
+    old.cover(1, 200)
+    assert UsedFile(file).read() == Used(2, 599)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"epoch": 1}', '{"epoch": "x", "version": 2}', "\xff"])
+def test_a_damaged_file_is_passed_over_with_a_warning(
+    file: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    file.write_bytes(content.encode("latin-1"))
+    assert UsedFile(file).read() == Used()
+    assert "unreadable" in caplog.text
+
+
+def test_a_disk_that_refuses_is_reported_and_keeps_nobody_from_publishing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    used = UsedFile(tmp_path / "missing" / "used.json")
+    used.cover(1, 1)
+    assert "cannot note" in caplog.text
+    used.give_back(1)
+    assert used.read() == Used()
