@@ -257,10 +257,6 @@ class RunStore:
         holder = cast(bytes | None, self._client.get(self.keys.lease))
         return (holder or b"").decode(errors="replace"), max(0, int(self._client.pttl(self.keys.lease)))
 
-    def leader(self) -> str:
-        """Who leads; empty where nobody does."""
-        return (cast(bytes | None, self._client.get(self.keys.lease)) or b"").decode(errors="replace")
-
     def reopen(self) -> None:
         """Before a run is resumed: it runs again, and its keys stay."""
         for key in self._lasting():

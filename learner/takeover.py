@@ -1,6 +1,8 @@
 """How a learner process comes to lead a run: at once, or after its predecessor."""
 
 import logging
+import math
+import time
 from collections.abc import Callable
 
 from dppo_redis.errors import LeaseHeldError, StoppedError
@@ -18,22 +20,27 @@ _log = logging.getLogger("dppo")
 
 
 def stand_by(store: RunStore, patience: Patience, stop: StopRequest) -> None:
-    """Wait until nobody leads for 3 s: a predecessor has handed its lease back, or let it run out.
+    """Wait until nobody leads: a predecessor has let its lease run out, or handed it back.
+
+    A lease that is gone before its time may also have been wiped; its holder has 3 s to put it back.
 
     Raises:
         StoppedError: the run is over, or a stop was requested.
     """
     rarely = Rarely(interval_s=60.0)
-    vacant = 0  # looks in a row
+    vacant, runs_out = 0, math.inf  # looks in a row; when the lease would
     while True:
         if patience.call("read control", store.control).state == STOP:
             raise StoppedError(f"run {store.keys.run} is over")
-        holder = patience.call("look at the lease", store.leader)
-        vacant = 0 if holder else vacant + 1
-        if vacant == _LOOKS:
-            return
-        if holder and rarely.due():
-            _log.info("standing by: run %s is led by %s", store.keys.run, holder)
+        holder, left_ms = patience.call("look at the lease", store.lease)
+        if holder:
+            vacant, runs_out = 0, time.monotonic() + left_ms / 1000
+            if rarely.due():
+                _log.info("standing by: run %s is led by %s", store.keys.run, holder)
+        else:
+            vacant += 1
+            if vacant == _LOOKS or time.monotonic() >= runs_out:
+                return
         stop.sleep(_POLL_S)
         if stop.requested:
             raise StoppedError("stopped while standing by")

@@ -213,6 +213,14 @@ class TestMeeting:
             leader.release()
             waiting.result(6)
 
+    def test_a_standby_takes_over_as_soon_as_the_lease_of_a_dead_leader_has_run_out(
+        self, client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        FencedWrites(client, keys).acquire("dead", 1000, 0, 0)
+        began = time.monotonic()
+        stand_by(RunStore(client, keys), Patience(stop), stop)
+        assert 0.9 < time.monotonic() - began < 3, "as long as for a lease that was wiped"
+
     def test_of_two_learners_that_start_at_once_one_leads(self, client: Client, keys: RunKeys) -> None:
         answers = [FencedWrites(client, keys).acquire(owner, 5000, 0, 0) for owner in ("a", "b")]
         assert [answer.outcome for answer in answers] == ["acquired", "busy"]
