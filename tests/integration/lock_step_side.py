@@ -39,11 +39,20 @@ DEADLINE_S = 40.0
 State = dict[str, torch.Tensor]
 
 
-def config_of(updates: int, *, actors: int = 3, rollouts: int = 1) -> RunConfig:
-    """CartPole with two environments in each actor and rollouts of 16 steps, `rollouts` for each update."""
+def config_of(
+    updates: int,
+    *,
+    actors: int = 3,
+    rollouts: int = 1,
+    env_id: str = "CartPole-v1",
+    network: dict[str, Any] | None = None,
+    frame_stack: int = 1,
+) -> RunConfig:
+    """Two environments in each actor and rollouts of 16 steps, `rollouts` for each update."""
     batch_steps = 16 * 2 * actors * rollouts
     return make_config(
-        env_id="CartPole-v1",
+        env_id=env_id,
+        frame_stack=frame_stack,
         lock_step=True,
         segment_updates=SEGMENT,
         actors=actors,
@@ -51,7 +60,7 @@ def config_of(updates: int, *, actors: int = 3, rollouts: int = 1) -> RunConfig:
         rollout_steps=16,
         vectorization="sync",
         env_steps=batch_steps * updates,
-        network={"hidden": [8]},
+        network={"hidden": [8], **(network or {})},
         ppo={
             "batch_steps": batch_steps,
             "minibatch_size": 32,

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,19 @@ class TestEquality:
         expected = serial_state(config, UPDATES)
         assert_bit_equal(fleet(config).train(2, 1, 0, late_s=0.02), expected)
         assert_bit_equal(fleet(config).train(0, 1, 2), expected)
+
+    @pytest.mark.parametrize(
+        "network",
+        [{"memory": "lstm", "memory_size": 4}, {"memory": "gru"}, {"custom": "tests.networks:Noisy"}],
+        ids=["lstm", "gru", "custom"],
+    )
+    def test_so_do_pictures_frames_and_every_kind_of_network(
+        self, fleet: MakeFleet, network: dict[str, Any]
+    ) -> None:
+        """What torch plays: memory and frames before the first row travel, over the start of a segment, too."""
+        updates = SEGMENT + 2
+        config = config_of(updates, actors=2, env_id="tests.envs:Named-v0", network=network, frame_stack=2)
+        assert_bit_equal(fleet(config).train(1, 0), serial_state(config, updates))
 
     def test_one_actor_equals_plain_serial_training_for_a_segment(self, fleet: MakeFleet) -> None:
         config = config_of(SEGMENT, actors=1)
