@@ -16,7 +16,14 @@ import torch
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.config import RunConfig
 from dppo_redis.environments import inspect
-from dppo_redis.errors import CheckpointError, ConfigurationError, DppoError, ExitStatus, StoppedError
+from dppo_redis.errors import (
+    CheckpointError,
+    ConfigurationError,
+    DppoError,
+    EnvironmentBrokenError,
+    ExitStatus,
+    StoppedError,
+)
 from dppo_redis.ledger import Books, Ledger
 from dppo_redis.logs import configure
 from dppo_redis.pacing import derive
@@ -112,6 +119,10 @@ class Serial:
             self.evaluation = evaluate(policy, self.description, self.stop)
         except StoppedError:
             return
+        except EnvironmentBrokenError as error:
+            _log.error("no evaluation: %s", error)
+            self.next_evaluation = time.monotonic() + self.config.evaluation.interval_s
+            return
         if self.best is None or self.evaluation.return_mean > self.best:
             self.best = self.evaluation.return_mean
             self._keep(policy.weights, self.evaluation)
@@ -202,6 +213,7 @@ class Serial:
             "return_episodes": evaluation.episodes if evaluation else 0,
             "target_step": finished.target_step if finished else None,
             "train_return_mean": progress.return_mean,
+            "refused": self.sampling.trouble.refused,
             "run_dir": str(self.run_dir),
         }
 

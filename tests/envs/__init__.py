@@ -19,6 +19,7 @@ _ENTRY_POINTS = {
     "SecretlyFloat64-v0": "observations:SecretlyFloat64",
     "Image-v0": "observations:Image",
     "Category-v0": "observations:Category",
+    "OutsideOnce-v0": "observations:OutsideOnce",
     "Categories-v0": "observations:Categories",
     "Flags-v0": "observations:Flags",
     "Grid-v0": "observations:Grid",

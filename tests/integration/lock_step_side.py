@@ -12,7 +12,7 @@ import tomli_w
 import torch
 
 from dppo_redis.acting import ActingPolicy
-from dppo_redis.config import RunConfig
+from dppo_redis.config import EnvValue, RunConfig
 from dppo_redis.environments import inspect
 from dppo_redis.errors import ExitStatus
 from dppo_redis.keys import RunKeys
@@ -45,6 +45,7 @@ def config_of(
     actors: int = 3,
     rollouts: int = 1,
     env_id: str = "CartPole-v1",
+    env_kwargs: dict[str, EnvValue] | None = None,
     network: dict[str, Any] | None = None,
     frame_stack: int = 1,
 ) -> RunConfig:
@@ -52,6 +53,7 @@ def config_of(
     batch_steps = 16 * 2 * actors * rollouts
     return make_config(
         env_id=env_id,
+        env_kwargs=env_kwargs or {},
         frame_stack=frame_stack,
         lock_step=True,
         segment_updates=SEGMENT,

@@ -358,7 +358,7 @@ class TestFaults:
     ) -> None:
         build = environments_of(FAULTS + "RaisesInReset-v0", at=1)
         with running_actor(redis_server.url, keys, build) as running:
-            wait_until(lambda: running.actor.failures > 0, 5, "it fails")
+            wait_until(lambda: running.actor.trouble.failures > 0, 5, "it fails")
             RunStore(client, keys).set_state(STOP)
             running.wait_for_the_end()
 
