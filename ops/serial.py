@@ -26,7 +26,7 @@ from dppo_redis.errors import (
 )
 from dppo_redis.ledger import Books, Ledger
 from dppo_redis.logs import configure
-from dppo_redis.pacing import derive
+from dppo_redis.pacing import as_used, derive
 from dppo_redis.run_store import Evaluation
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import RunDescription, describe_run, source_of
@@ -257,8 +257,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_network(config, describe_run(config, spaces.observation, spaces.action, derived.rollout_steps))
     check_before_start(config, spaces, directory.path)
     claim(directory)
-    as_used = config.model_copy(update={"rollout_steps": derived.rollout_steps})
-    prepare(directory, as_used, resume=False)
+    prepare(directory, as_used(config, derived), resume=False)
     screen = Screen(progress_stream(options.json))
     screen.print(derived_table(config, derived, serial=True))
     serial = make_serial(config, directory.path, screen, stop, options.age)

@@ -171,6 +171,12 @@ class Actor:
             taken = ActingPolicy(weights, self.description.spec)
         except WireError as error:
             check_run(error, self.description, self.store, self.patience)
+            custom = self.description.spec.network.custom
+            if policy is None and custom and error.reason == "shape":
+                # The spec names the class and not what is in it.
+                raise ConfigurationError(
+                    f"network.custom: {custom} is another here than there: {error}"
+                ) from error
             self.stats.last_error = str(error)
             if self.rarely.due():
                 _log.warning("keeping the old policy: %s", error)
