@@ -5,12 +5,12 @@ import copy
 import warnings
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.vector.utils import batch_space, iterate
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from dppo_redis.actions import ActionSpec, describe_actions
 from dppo_redis.errors import ConfigurationError
@@ -98,14 +98,15 @@ def inspect(source: EnvironmentSource, *, use_mask: bool = True) -> EnvironmentS
     """Build one environment, try one reset and one step, and describe its spaces.
 
     Raises:
-        ConfigurationError: it cannot be made, speaks the old Gym API, has an unsupported space, or an
-            action mask of another shape than its actions.
+        ConfigurationError: it cannot be made, speaks the old Gym API, has an unsupported space, an
+            observation of another shape than its space, or an action mask of another than its actions.
     """
     env = make_single(source)
     try:
         action = describe_actions(env.action_space)
         describe_observations(env.observation_space)
-        infos = _check_api(source.env_id, env)
+        first, infos = _check_api(source.env_id, env)
+        _check_observation(source.env_id, env.observation_space, first)
         masked = use_mask and MASK in infos
         if masked:
             _read_mask(infos[MASK], action)
@@ -114,8 +115,8 @@ def inspect(source: EnvironmentSource, *, use_mask: bool = True) -> EnvironmentS
         env.close()
 
 
-def _check_api(env_id: str, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """Refuse the API of Gym before 0.26: reset without info, step of four values. Returns reset's info."""
+def _check_api(env_id: str, env: gymnasium.Env[Any, Any]) -> tuple[Any, dict[str, Any]]:
+    """Refuse the API of Gym before 0.26: reset without info, step of four values. Returns reset's answer."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -128,7 +129,7 @@ def _check_api(env_id: str, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
             two = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)
             five = two and len(env.unwrapped.step(_sample(env.unwrapped.action_space, answer[1]))) == 5
             if two and five:
-                return env.reset(seed=0)[1]
+                return env.reset(seed=0)
         except ConfigurationError:
             raise
         except Exception as error:  # code of the user's: anything may come out of it
@@ -139,6 +140,18 @@ def _check_api(env_id: str, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
         f"environment {env_id!r} does not speak the API of gymnasium 1.x: reset must return "
         "(observation, info) and step (observation, reward, terminated, truncated, info)"
     )
+
+
+def _check_observation(env_id: str, space: gymnasium.Space[Any], observation: Any) -> None:
+    """Refuse what a vector of such environments could not hold."""
+    try:
+        concatenate(space, [observation], cast(Any, create_empty_array(space, 1)))
+    except Exception as error:
+        found = f"{type(observation).__name__} {getattr(observation, 'shape', '')}".rstrip()
+        raise ConfigurationError(
+            f"environment {env_id!r} does not observe what its space {space} says, but a {found}: "
+            f"{type(error).__name__}: {first_line(error)}"
+        ) from error
 
 
 def _sample(space: gymnasium.Space[Any], info: dict[str, Any]) -> Any:
@@ -191,6 +204,8 @@ class _Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
+        if not isinstance(reward, float):  # an array of one number, for example
+            reward = np.asarray(reward).item()
         return self._observe(observation, info), reward, terminated, truncated, {}
 
     def _observe(self, observation: Any, info: dict[str, Any]) -> Any:

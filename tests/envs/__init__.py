@@ -50,6 +50,7 @@ _ENTRY_POINTS = {
     "Dies-v0": "faults:Dies",
     "OddNumbers-v0": "faults:OddNumbers",
     "OddInfos-v0": "faults:OddInfos",
+    "OtherShape-v0": "faults:OtherShape",
     "OldApi-v0": "faults:OldApi",
     "OldestApi-v0": "faults:OldestApi",
     "Busy-v0": "faults:Busy",

@@ -125,7 +125,9 @@ class Dies(FixedLength):
 class OddNumbers(FixedLength):
     """Rewards and flags are right, but of another type in each step."""
 
-    kinds: ClassVar[list[Callable[[float], Any]]] = [np.float32, np.float64, np.int64, int, np.array]
+    kinds: ClassVar[list[Callable[[float], Any]]] = [
+        *(np.float32, np.float64, np.int64, int, np.array, np.atleast_1d)
+    ]
 
     def step(self, action: np.int64) -> tuple[Vector, Any, Any, Any, dict[str, Any]]:
         observation, reward, terminated, truncated, info = super().step(action)
@@ -161,6 +163,16 @@ class OddInfos(FixedLength):
 
     def _form(self) -> dict[Any, Any]:
         return self.forms[(self.place + self.taken + self.begun) % len(self.forms)]
+
+
+class OtherShape(FixedLength):
+    """Observes another number of features than its space says."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Vector, dict[str, Any]]:
+        observation, info = super().reset(seed=seed, options=options)
+        return np.append(observation, np.float32(0)), info
 
 
 class OldApi(gymnasium.Env[Vector, np.int64]):

@@ -236,6 +236,11 @@ def test_an_environment_that_raises_when_it_is_tried_out_is_refused_with_its_own
         inspect(source("tests.envs:RaisesInReset-v0", at=1))
 
 
+def test_an_observation_that_is_not_of_its_space_is_refused_at_the_start_with_both() -> None:
+    with pytest.raises(ConfigurationError, match=r"OtherShape-v0' .* Box\(.*\(2,\).* but a ndarray \(3,\):"):
+        inspect(source("tests.envs:OtherShape-v0"))
+
+
 def test_inspection_describes_both_spaces() -> None:
     spaces = inspect(source("tests.envs:Int32-v0"))
     assert spaces.observation == ObservationSpec.vector(2, "int32")
