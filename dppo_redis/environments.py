@@ -52,7 +52,7 @@ def make_single(source: EnvironmentSource) -> gymnasium.Env[Any, Any]:
             f"environment {env_id!r} cannot be made: {cause}. Check the id, install the package "
             "that has it, or name the module that registers it as module:EnvId"
         ) from error
-    except Exception as error:  # code of the user's: anything may come out of it
+    except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
         raise ConfigurationError(
             f"environment {env_id!r} cannot be made: {type(error).__name__}: {first_line(error)}"
         ) from error
@@ -72,7 +72,7 @@ def _wrap(env: gymnasium.Env[Any, Any], text: str) -> gymnasium.Env[Any, Any]:
         if not isinstance(wrapped, gymnasium.Env):
             raise TypeError(f"it answered a {type(wrapped).__name__}, not an environment")
         return wrapped
-    except Exception as error:  # code of the user's: anything may come out of it
+    except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
         raise ConfigurationError(
             f"wrappers: {text} cannot be applied: {type(error).__name__}: {first_line(error)}"
         ) from error
@@ -132,7 +132,7 @@ def _check_api(env_id: str, env: gymnasium.Env[Any, Any]) -> tuple[Any, dict[str
                 return env.reset(seed=0)
         except ConfigurationError:
             raise
-        except Exception as error:  # code of the user's: anything may come out of it
+        except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
             raise ConfigurationError(
                 f"environment {env_id!r} raised in its first reset or step: {type(error).__name__}: {error}"
             ) from error

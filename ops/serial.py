@@ -121,11 +121,10 @@ class Serial:
             return
         except EnvironmentBrokenError as error:
             _log.error("no evaluation: %s", error)
-            self.next_evaluation = time.monotonic() + self.config.evaluation.interval_s
-            return
-        if self.best is None or self.evaluation.return_mean > self.best:
-            self.best = self.evaluation.return_mean
-            self._keep(policy.weights, self.evaluation)
+        else:
+            if self.best is None or self.evaluation.return_mean > self.best:
+                self.best = self.evaluation.return_mean
+                self._keep(policy.weights, self.evaluation)
         took_s = time.monotonic() - started
         pause_s = max(self.config.evaluation.interval_s, took_s / self.config.evaluation.max_share - took_s)
         self.next_evaluation = time.monotonic() + pause_s

@@ -47,6 +47,7 @@ _ENTRY_POINTS = {
     "InfiniteReward-v0": "faults:InfiniteReward",
     "RaisesInStep-v0": "faults:RaisesInStep",
     "RaisesInReset-v0": "faults:RaisesInReset",
+    "LeavesInStep-v0": "faults:LeavesInStep",
     "Dies-v0": "faults:Dies",
     "OddNumbers-v0": "faults:OddNumbers",
     "OddInfos-v0": "faults:OddInfos",

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,15 @@ class RaisesInStep(FixedLength):
         self.countdown -= 1
         if self.countdown == 0:
             raise RuntimeError("the simulator lost its licence")
+        return super().step(action)
+
+
+class LeavesInStep(FixedLength):
+    """Ends the process, as it believes, in its second step."""
+
+    def step(self, action: np.int64) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
+        if self.taken == 1:
+            sys.exit("no display")
         return super().step(action)
 
 

@@ -122,6 +122,12 @@ def test_an_environment_that_raises_in_a_step_breaks_with_its_own_words(mode: Au
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
+def test_an_environment_that_calls_exit_breaks_and_ends_nothing() -> None:
+    environments = make_environments("tests.envs:LeavesInStep-v0")
+    with pytest.raises(EnvironmentBrokenError, match="step raised SystemExit: no display"):
+        played(environments, 3)
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("at", [1, 2])
 def test_an_environment_that_raises_in_a_reset_breaks_with_its_own_words(
