@@ -205,7 +205,10 @@ class _Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
         if not isinstance(reward, float):  # an array of one number, for example
-            reward = np.asarray(reward).item()
+            numbers: Array = np.asarray(reward)
+            if numbers.size != 1:
+                raise ValueError(f"a reward of shape {numbers.shape}, where one number is needed")
+            reward = numbers.item()
         return self._observe(observation, info), reward, terminated, truncated, {}
 
     def _observe(self, observation: Any, info: dict[str, Any]) -> Any:

@@ -50,6 +50,7 @@ _ENTRY_POINTS = {
     "LeavesInStep-v0": "faults:LeavesInStep",
     "Dies-v0": "faults:Dies",
     "OddNumbers-v0": "faults:OddNumbers",
+    "RewardsTwice-v0": "faults:RewardsTwice",
     "OddInfos-v0": "faults:OddInfos",
     "OtherShape-v0": "faults:OtherShape",
     "OldApi-v0": "faults:OldApi",

@@ -146,6 +146,14 @@ class OddNumbers(FixedLength):
         return observation, kind(reward), flag(terminated), flag(truncated), info
 
 
+class RewardsTwice(FixedLength):
+    """Two rewards for each step."""
+
+    def step(self, action: np.int64) -> tuple[Vector, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, np.array([reward, reward]), terminated, truncated, info
+
+
 class OddInfos(FixedLength):
     """The info has another form in each step, and never the one that its neighbour's has."""
 

@@ -122,6 +122,12 @@ def test_an_environment_that_raises_in_a_step_breaks_with_its_own_words(mode: Au
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
+def test_a_reward_of_several_numbers_breaks_with_its_shape() -> None:
+    environments = make_environments("tests.envs:RewardsTwice-v0")
+    with pytest.raises(EnvironmentBrokenError, match=r"a reward of shape \(2,\), where one number is needed"):
+        played(environments, 3)
+
+
 def test_an_environment_that_calls_exit_breaks_and_ends_nothing() -> None:
     environments = make_environments("tests.envs:LeavesInStep-v0")
     with pytest.raises(EnvironmentBrokenError, match="step raised SystemExit: no display"):
