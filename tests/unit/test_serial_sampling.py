@@ -1,6 +1,8 @@
 """The serial baseline bears what an actor bears: numbers that are not finite, and environments that raise."""
 
+import io
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,9 @@ from dppo_redis.config import EnvValue
 from dppo_redis.errors import EnvironmentBrokenError, StoppedError, WireError
 from dppo_redis.run_files import describe
 from dppo_redis.shutdown import StopRequest
+from ops.serial import make_serial
 from ops.serial_sampling import Sampling, make_sampling
+from ops.view import Screen
 from tests.factories import make_config, make_policy
 from workers.trouble import MOST_FAILURES, MOST_REFUSED, Trouble
 
@@ -64,6 +68,28 @@ def test_environments_that_raise_are_built_anew_and_the_traceback_is_shown(
     assert sampling.trouble.failures == 0
     assert caplog.text.count("simulator lost its licence") >= 1
     assert "faults.py" in caplog.text
+
+
+def test_a_run_goes_on_where_only_its_evaluations_fail(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their episodes are longer than what the environment bears, rollouts are shorter."""
+    config = make_config(
+        env_id="tests.envs:RaisesInStep-v0",
+        env_kwargs={"at": 5, "length": 9},
+        envs_per_actor=2,
+        rollout_steps=4,
+        env_steps=16,
+        ppo={"batch_steps": 8, "minibatch_size": 8},
+    )
+    serial = make_serial(config, tmp_path, Screen(io.StringIO()), StopRequest())
+    with caplog.at_level(logging.ERROR, "dppo"):
+        serial.run()
+    serial.metrics.close()
+    serial.sampling.close()
+    summary = serial.summary()
+    assert (summary["reason"], summary["updates"], summary["return_mean"]) == ("env_steps", 2, None)
+    assert "no evaluation: step raised RuntimeError: the simulator lost its licence" in caplog.text
 
 
 def test_a_stop_is_heeded_while_nothing_can_be_used() -> None:
