@@ -139,17 +139,7 @@ def drops_of(status: RunStatus) -> list[tuple[str, int]]:
 
 def _actor_table(status: RunStatus) -> Table:
     table = Table(box=None, padding=(0, 2), header_style="dim")
-    for column in (
-        "actor",
-        "host",
-        "steps/s",
-        "version",
-        "pushed",
-        "refused",
-        "waiting",
-        "boot",
-        "last error",
-    ):
+    for column in ("actor", "host", "steps/s", "version", "pushed", "waiting", "boot", "last error"):
         table.add_column(column, no_wrap=True)
     for slot, report in list(status.actors.items())[:_ACTORS_SHOWN]:
         table.add_row(
@@ -158,7 +148,6 @@ def _actor_table(status: RunStatus) -> Table:
             report.get("fps", "-"),
             report.get("version", "-"),
             report.get("pushes", "-"),
-            report.get("refused", "-"),  # by itself, before they were pushed
             f"{100 * number(report.get('wait_share')):.0f} %",
             report.get("boot", "-"),
             report.get("last_error", "")[:60],

@@ -94,7 +94,7 @@ def test_status_shows_version_backlog_actors_drops_and_evaluation(run: Run, dire
 def test_status_is_readable_without_json(run: Run, directory: Path) -> None:
     with Command("status", "--redis", _url(run), "--run", NAME, cwd=directory) as status:
         assert status.wait(15) == ExitStatus.DONE
-        for word in ("weights version", "staleness", "backlog", "evaluation", "actors", "refused", NAME):
+        for word in ("weights version", "staleness", "backlog", "evaluation", "actors", NAME):
             assert word in status.out
 
 
