@@ -3,6 +3,10 @@
 Imported only by actors whose network needs it.
 """
 
+import copy
+import json
+from functools import lru_cache
+
 import torch
 
 from dppo_redis.errors import WireError
@@ -27,9 +31,7 @@ class TorchNetwork:
     def __init__(self, weights: Weights, spec: Spec, normaliser: Normaliser | None) -> None:
         self._spec = spec
         self._normaliser = normaliser
-        # Without memory of its own at first: initialising what is overwritten at once would take long.
-        with torch.device("cpu" if spec.network.custom else "meta"):
-            self._model = ActorCritic(spec).eval()
+        self._model = _new_model(spec)
         try:
             self._model.load_acting_arrays(weights.network_arrays())
         except RuntimeError as error:
@@ -45,3 +47,17 @@ class TorchNetwork:
             inputs = inputs.with_sequences(Sequences(starts, torch.from_numpy(memory)))
         outputs, state = self._model.step(inputs)
         return outputs.numpy(), state.numpy()
+
+
+def _new_model(spec: Spec) -> ActorCritic:
+    """The network of a run, to be filled with weights; nothing is initialised that is overwritten at once."""
+    if spec.network.custom is not None:
+        return copy.deepcopy(_custom_model(json.dumps(spec.to_json(), sort_keys=True)))
+    with torch.device("meta"):
+        return ActorCritic(spec).eval()
+
+
+@lru_cache(maxsize=1)
+def _custom_model(spec: str) -> ActorCritic:
+    """A user's network, built once in a process: building it may take long, and it is the user's code."""
+    return ActorCritic(Spec.from_json(json.loads(spec))).eval()

@@ -5,12 +5,12 @@ import copy
 import warnings
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.vector.utils import batch_space, iterate
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from dppo_redis.actions import ActionSpec, describe_actions
 from dppo_redis.errors import ConfigurationError
@@ -52,7 +52,7 @@ def make_single(source: EnvironmentSource) -> gymnasium.Env[Any, Any]:
             f"environment {env_id!r} cannot be made: {cause}. Check the id, install the package "
             "that has it, or name the module that registers it as module:EnvId"
         ) from error
-    except Exception as error:  # code of the user's: anything may come out of it
+    except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
         raise ConfigurationError(
             f"environment {env_id!r} cannot be made: {type(error).__name__}: {first_line(error)}"
         ) from error
@@ -72,7 +72,7 @@ def _wrap(env: gymnasium.Env[Any, Any], text: str) -> gymnasium.Env[Any, Any]:
         if not isinstance(wrapped, gymnasium.Env):
             raise TypeError(f"it answered a {type(wrapped).__name__}, not an environment")
         return wrapped
-    except Exception as error:  # code of the user's: anything may come out of it
+    except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
         raise ConfigurationError(
             f"wrappers: {text} cannot be applied: {type(error).__name__}: {first_line(error)}"
         ) from error
@@ -98,14 +98,15 @@ def inspect(source: EnvironmentSource, *, use_mask: bool = True) -> EnvironmentS
     """Build one environment, try one reset and one step, and describe its spaces.
 
     Raises:
-        ConfigurationError: it cannot be made, speaks the old Gym API, has an unsupported space, or an
-            action mask of another shape than its actions.
+        ConfigurationError: it cannot be made, speaks the old Gym API, has an unsupported space, an
+            observation of another shape than its space, or an action mask of another than its actions.
     """
     env = make_single(source)
     try:
         action = describe_actions(env.action_space)
         describe_observations(env.observation_space)
-        infos = _check_api(source.env_id, env)
+        first, infos = _check_api(source.env_id, env)
+        _check_observation(source.env_id, env.observation_space, first)
         masked = use_mask and MASK in infos
         if masked:
             _read_mask(infos[MASK], action)
@@ -114,8 +115,8 @@ def inspect(source: EnvironmentSource, *, use_mask: bool = True) -> EnvironmentS
         env.close()
 
 
-def _check_api(env_id: str, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """Refuse the API of Gym before 0.26: reset without info, step of four values. Returns reset's info."""
+def _check_api(env_id: str, env: gymnasium.Env[Any, Any]) -> tuple[Any, dict[str, Any]]:
+    """Refuse the API of Gym before 0.26: reset without info, step of four values. Returns reset's answer."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -128,10 +129,10 @@ def _check_api(env_id: str, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
             two = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)
             five = two and len(env.unwrapped.step(_sample(env.unwrapped.action_space, answer[1]))) == 5
             if two and five:
-                return env.reset(seed=0)[1]
+                return env.reset(seed=0)
         except ConfigurationError:
             raise
-        except Exception as error:  # code of the user's: anything may come out of it
+        except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
             raise ConfigurationError(
                 f"environment {env_id!r} raised in its first reset or step: {type(error).__name__}: {error}"
             ) from error
@@ -139,6 +140,18 @@ def _check_api(env_id: str, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
         f"environment {env_id!r} does not speak the API of gymnasium 1.x: reset must return "
         "(observation, info) and step (observation, reward, terminated, truncated, info)"
     )
+
+
+def _check_observation(env_id: str, space: gymnasium.Space[Any], observation: Any) -> None:
+    """Refuse what a vector of such environments could not hold."""
+    try:
+        concatenate(space, [observation], cast(Any, create_empty_array(space, 1)))
+    except Exception as error:
+        found = f"{type(observation).__name__} {getattr(observation, 'shape', '')}".rstrip()
+        raise ConfigurationError(
+            f"environment {env_id!r} does not observe what its space {space} says, but a {found}: "
+            f"{type(error).__name__}: {first_line(error)}"
+        ) from error
 
 
 def _sample(space: gymnasium.Space[Any], info: dict[str, Any]) -> Any:
@@ -191,6 +204,11 @@ class _Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
+        if not isinstance(reward, float):  # an array of one number, for example
+            numbers: Array = np.asarray(reward)
+            if numbers.size != 1:
+                raise ValueError(f"a reward of shape {numbers.shape}, where one number is needed")
+            reward = numbers.item()
         return self._observe(observation, info), reward, terminated, truncated, {}
 
     def _observe(self, observation: Any, info: dict[str, Any]) -> Any:

@@ -60,7 +60,9 @@ def _floats(spec: ObservationSpec, rows: Array, field: Field) -> FloatArray:
     if field.kind != "categories":
         return part.astype(np.float32, copy=False)
     hot = np.zeros((*part.shape[:-1], sum(field.sizes)), np.float32)
-    np.put_along_axis(hot, part + np.cumsum((0, *field.sizes))[:-1], np.float32(1), axis=-1)
+    # One that its space does not have counts as the nearest: it has to reach the check that refuses it.
+    own = np.minimum(np.maximum(part, 0), np.asarray(field.sizes) - 1)
+    np.put_along_axis(hot, own + np.cumsum((0, *field.sizes))[:-1], np.float32(1), axis=-1)
     return hot
 
 

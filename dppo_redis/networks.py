@@ -4,6 +4,7 @@ Initialised orthogonally (gain sqrt 2 for hidden layers, 0.01 for the policy hea
 head; arXiv:2006.05990 finds the small policy head to matter most).
 """
 
+import copy
 import itertools
 import math
 from dataclasses import dataclass, replace
@@ -62,6 +63,7 @@ class InputSizes:
     features: int
     images: tuple[tuple[int, int, int], ...]  # (C, H, W)
     highs: tuple[float, ...]  # of each image: the byte that becomes 1.0
+    choices: int = 0  # flags of the action mask; 0 where the environment has none
 
     @staticmethod
     def of(observation: ObservationSpec, frames: int) -> "InputSizes":
@@ -73,7 +75,10 @@ class InputSizes:
 
         fields = observation.images
         return InputSizes(
-            frames * observation.size, tuple(map(stacked, fields)), tuple(field.high for field in fields)
+            features=frames * observation.size,
+            images=tuple(map(stacked, fields)),
+            highs=tuple(field.high for field in fields),
+            choices=sum(math.prod(field.shape) for field in observation.fields if field.kind == "mask"),
         )
 
 
@@ -254,7 +259,7 @@ def load_custom(name: str, sizes: InputSizes, outputs: int) -> "CustomNetwork":
     `policy` answers [B, outputs] (logits, then means), `value` [B]; both float32.
 
     Raises:
-        ConfigurationError: it cannot be imported or built, or an answer has another type or shape.
+        ConfigurationError: it cannot be imported, built or copied, or an answer has another type or shape.
     """
     build = import_named(name, "network.custom")
     try:
@@ -268,6 +273,7 @@ def load_custom(name: str, sizes: InputSizes, outputs: int) -> "CustomNetwork":
         network = cast(CustomNetwork, module.eval())
         with torch.no_grad():
             answers = network.policy(_example(sizes)), network.value(_example(sizes))
+        network = copy.deepcopy(network)  # as actors do for each publication
     except Exception as error:  # code of the user's: anything may come out of it
         raise ConfigurationError(
             f"network.custom: {name} breaks its contract, Class(sizes, outputs) with policy(inputs) and "
@@ -287,4 +293,5 @@ _ROWS = 3
 
 def _example(sizes: InputSizes) -> Inputs:
     pictures = tuple(torch.zeros((_ROWS, *shape), dtype=torch.uint8) for shape in sizes.images)
-    return Inputs(torch.zeros(_ROWS, sizes.features), pictures, None)
+    allowed = torch.ones((_ROWS, sizes.choices), dtype=torch.bool) if sizes.choices else None
+    return Inputs(torch.zeros(_ROWS, sizes.features), pictures, allowed)

@@ -36,6 +36,12 @@ class Derived:
     valve_bytes: int  # of rollouts in Redis; beyond it the oldest are dropped
 
 
+def as_used(config: RunConfig, derived: Derived) -> RunConfig:
+    """`config` with the derived numbers that a resumed run keeps, whoever goes on with it."""
+    ppo = config.ppo.model_copy(update={"update_epochs": derived.update_epochs})
+    return config.model_copy(update={"rollout_steps": derived.rollout_steps, "ppo": ppo})
+
+
 def derive(
     config: RunConfig, observation: ObservationSpec, action: ActionSpec, *, serial: bool = False
 ) -> Derived:

@@ -24,13 +24,13 @@ def import_named(name: str, knob: str) -> Any:
     find_modules_here()
     try:
         return getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # code of the user's: anything may come out of it
+    except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
         raise ConfigurationError(
             f"{knob}: {name!r} cannot be imported as module:Name: {type(error).__name__}: {first_line(error)}"
         ) from error
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """What an exception says, in one line."""
     return (str(error).strip().splitlines() or [""])[0]
 

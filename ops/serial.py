@@ -16,10 +16,17 @@ import torch
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.config import RunConfig
 from dppo_redis.environments import inspect
-from dppo_redis.errors import CheckpointError, ConfigurationError, DppoError, ExitStatus, StoppedError
+from dppo_redis.errors import (
+    CheckpointError,
+    ConfigurationError,
+    DppoError,
+    EnvironmentBrokenError,
+    ExitStatus,
+    StoppedError,
+)
 from dppo_redis.ledger import Books, Ledger
 from dppo_redis.logs import configure
-from dppo_redis.pacing import derive
+from dppo_redis.pacing import as_used, derive
 from dppo_redis.run_store import Evaluation
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import RunDescription, describe_run, source_of
@@ -112,9 +119,12 @@ class Serial:
             self.evaluation = evaluate(policy, self.description, self.stop)
         except StoppedError:
             return
-        if self.best is None or self.evaluation.return_mean > self.best:
-            self.best = self.evaluation.return_mean
-            self._keep(policy.weights, self.evaluation)
+        except EnvironmentBrokenError as error:
+            _log.error("no evaluation: %s", error)
+        else:
+            if self.best is None or self.evaluation.return_mean > self.best:
+                self.best = self.evaluation.return_mean
+                self._keep(policy.weights, self.evaluation)
         took_s = time.monotonic() - started
         pause_s = max(self.config.evaluation.interval_s, took_s / self.config.evaluation.max_share - took_s)
         self.next_evaluation = time.monotonic() + pause_s
@@ -202,6 +212,7 @@ class Serial:
             "return_episodes": evaluation.episodes if evaluation else 0,
             "target_step": finished.target_step if finished else None,
             "train_return_mean": progress.return_mean,
+            "refused": self.sampling.trouble.refused,
             "run_dir": str(self.run_dir),
         }
 
@@ -245,8 +256,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_network(config, describe_run(config, spaces.observation, spaces.action, derived.rollout_steps))
     check_before_start(config, spaces, directory.path)
     claim(directory)
-    as_used = config.model_copy(update={"rollout_steps": derived.rollout_steps})
-    prepare(directory, as_used, resume=False)
+    prepare(directory, as_used(config, derived), resume=False)
     screen = Screen(progress_stream(options.json))
     screen.print(derived_table(config, derived, serial=True))
     serial = make_serial(config, directory.path, screen, stop, options.age)

@@ -1,27 +1,35 @@
 """How the serial baseline samples a batch: with one collector, or with those of a lock-step fleet in turn."""
 
+import itertools
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.config import RunConfig
+from dppo_redis.errors import EnvironmentBrokenError, StoppedError, WireError
 from dppo_redis.lock_step import LockStep, seed_boot
 from dppo_redis.pacing import batch_is_full
 from dppo_redis.rollout import Rollout, validate
 from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import RunDescription
+from dppo_redis.spec import RunDescription, Spec
 from workers.__main__ import build_collector
 from workers.collect import Collector
+from workers.trouble import Trouble
 
 
 class Sampling(Protocol):
     """What the baseline asks."""
+
+    trouble: Trouble  # what went wrong with the environments
 
     def collect(self, policy: ActingPolicy, stop: StopRequest) -> list[Rollout]:
         """The rollouts of one batch; all but the last are copies, use that one before the next call.
 
         Raises:
             StoppedError: a stop was requested meanwhile.
+            EnvironmentBrokenError: the environments fail again and again.
         """
         ...
 
@@ -38,19 +46,64 @@ def make_sampling(config: RunConfig, description: RunDescription) -> Sampling:
     return LockStepFleet(description, plan)
 
 
+class PatientCollector:
+    """A collector that bears what an actor bears: broken environments, and rollouts that may not be used."""
+
+    def __init__(self, spec: Spec, build: Callable[[int], Collector], trouble: Trouble) -> None:
+        self._spec = spec
+        self._build = build  # of the failures in a row
+        self._trouble = trouble
+        self._collector: Collector | None = None
+
+    def collect(self, policy: ActingPolicy, stop: StopRequest) -> Rollout:
+        """The next rollout that passes every check.
+
+        Raises:
+            StoppedError: a stop was requested meanwhile.
+            EnvironmentBrokenError: the environments fail again and again.
+        """
+        while not stop.requested:
+            try:
+                if self._collector is None:
+                    self._collector = self._build(self._trouble.failures)
+                rollout = self._collector.collect(policy, stop)
+                self._trouble.sampled()
+                validate(rollout, self._spec)
+            except EnvironmentBrokenError as error:
+                self._trouble.broke(error)
+                self.close()
+                stop.sleep(self._trouble.pause_s(error))
+            except WireError as error:
+                self._trouble.refuse(error)
+            else:
+                self._trouble.used()
+                return rollout
+        raise StoppedError("stopped between two rollouts")
+
+    def close(self) -> None:
+        """Free the environments; others are built when a rollout is wanted."""
+        if self._collector is not None:
+            self._collector.close()
+            self._collector = None
+
+
 class OneCollector:
     """Samples until the batch is full."""
 
     def __init__(self, description: RunDescription, batch_steps: int) -> None:
-        self._spec = description.spec
+        builds = itertools.count()
+        self.trouble = Trouble()
         self._batch_steps = batch_steps
-        self._collector = build_collector(description, None, slot=0, boot=1, builds=0)
+        self._collector = PatientCollector(
+            description.spec,
+            lambda _: build_collector(description, None, slot=0, boot=1, builds=next(builds)),
+            self.trouble,
+        )
 
     def collect(self, policy: ActingPolicy, stop: StopRequest) -> list[Rollout]:
         rollouts: list[Rollout] = []
         while True:
             rollout = self._collector.collect(policy, stop)
-            validate(rollout, self._spec)
             rollouts.append(rollout)
             if batch_is_full(sum(r.steps for r in rollouts), rollout.steps, self._batch_steps):
                 return rollouts
@@ -64,33 +117,31 @@ class LockStepFleet:
     """Samples as the actors of a lock-step run do, one after the other."""
 
     def __init__(self, description: RunDescription, plan: LockStep) -> None:
-        self._description = description
+        self.trouble = Trouble()
         self._plan = plan
-        self._collectors: list[Collector] = []
         self._update: int | None = None
+
+        def build(slot: int, failures: int) -> Collector:
+            return build_collector(description, None, slot, seed_boot(self._update or 0), failures)
+
+        self._collectors = [
+            PatientCollector(description.spec, partial(build, slot), self.trouble)
+            for slot in range(plan.actors)
+        ]
 
     def collect(self, policy: ActingPolicy, stop: StopRequest) -> list[Rollout]:
         if self._plan.starts_anew(policy.weights.update, self._update):
-            self._build(policy.weights.update)
+            self.close()
         self._update = policy.weights.update
-        rollouts = []
-        for collector in self._collectors:
-            for _ in range(self._plan.rollouts):
-                rollout = collector.collect(policy, stop)
-                validate(rollout, self._description.spec)
-                rollouts.append(_copy(rollout))
-        return rollouts
-
-    def _build(self, update: int) -> None:
-        self.close()
-        for slot in range(self._plan.actors):
-            self._collectors.append(
-                build_collector(self._description, None, slot, seed_boot(update), builds=0)
-            )
+        return [
+            _copy(collector.collect(policy, stop))
+            for collector in self._collectors
+            for _ in range(self._plan.rollouts)
+        ]
 
     def close(self) -> None:
-        while self._collectors:
-            self._collectors.pop().close()
+        for collector in self._collectors:
+            collector.close()
 
 
 def _copy(rollout: Rollout) -> Rollout:

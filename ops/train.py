@@ -16,9 +16,10 @@ from dppo_redis.environments import EnvironmentSpaces, inspect
 from dppo_redis.errors import ConfigurationError, DppoError
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
-from dppo_redis.pacing import derive
+from dppo_redis.pacing import as_used, derive
 from dppo_redis.redis_address import redact
 from dppo_redis.redis_client import connect
+from dppo_redis.run_files import CHECKPOINTS
 from dppo_redis.run_store import STOP, RunStore
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import describe_run, source_of
@@ -60,16 +61,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         from learner.warm_start import check_before_start  # torch again
 
         check_before_start(config, spaces, directory.path)
-    # A resumed run keeps its rollout length, whatever the number of actors then.
-    as_used = config.model_copy(update={"rollout_steps": derived.rollout_steps})
+    used = as_used(config, derived)
     if options.resume:
-        _refuse_another_plan(directory, as_used, spaces)
+        _refuse_another_plan(directory, used, spaces)
+        if config.network.custom is not None:
+            _refuse_another_class(directory, used, spaces)
     if stop.requested:
         return stop.exit_status
     lock = claim(directory)
     if url is not None:
         prepare_shared(url, options, directory, stop)
-    prepare(directory, as_used, resume=options.resume)
+    prepare(directory, used, resume=options.resume)
     screen = Screen(progress_stream(options.json))
     screen.print(derived_table(config, derived))
     private_dir = _private_directory()
@@ -105,6 +107,16 @@ def _refuse_another_plan(directory: RunDirectory, config: RunConfig, spaces: Env
             f"a resumed run keeps its environment, rollout length, network and normalisation "
             f"({'; '.join(differences)}): leave that setting out, or start a new run"
         )
+
+
+def _refuse_another_class(directory: RunDirectory, config: RunConfig, spaces: EnvironmentSpaces) -> None:
+    """A custom network can change within a spec: that shows only where the checkpoint is loaded."""
+    from learner.build import build_ppo
+    from learner.checkpoint import Checkpoints
+
+    description = describe_run(config, spaces.observation, spaces.action, config.rollout_steps or 1)
+    checkpoints = Checkpoints(directory.path / CHECKPOINTS, directory.run, description.digest, keep=1)
+    checkpoints.peek(build_ppo(config, description, update_epochs=1), None)
 
 
 def _private_directory() -> Path:

@@ -251,6 +251,8 @@ def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("time", f"{summary['train_s']:.1f} s training, {summary['wall_s']:.1f} s in all"),
         ("speed", f"{summary['steps_per_s']:,.0f} steps/s"),
     ]
+    if summary.get("refused"):
+        rows.append(("refused", f"{summary['refused']:,} rollouts, the log says why"))
     if "ledger" in summary:
         staleness, ledger = summary["staleness"], summary["ledger"]
         drops = " + ".join(f"{ledger[name]} {name}" for name in ("stale", "duplicate", "refused", "lost"))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.actions import ActionSpec, BoxSpec, DiscreteSpec
 from dppo_redis.config import EnvValue, PpoConfig, RunConfig
-from dppo_redis.environments import make_single
+from dppo_redis.environments import _make_plain
 from dppo_redis.networks import Inputs, to_inputs
 from dppo_redis.policy import Actions, ActorCritic, to_actions
 from dppo_redis.rollout import Rollout, RolloutHeader
@@ -278,7 +279,7 @@ def make_vector(
     env_id: str, kwargs: Sequence[dict[str, EnvValue]], mode: AutoresetMode = AutoresetMode.SAME_STEP
 ) -> SyncVectorEnv:
     """One environment for each entry of `kwargs`, in the reset mode asked for."""
-    builders = [lambda one=one: make_single(EnvironmentSource(env_id, one)) for one in kwargs]
+    builders = [partial(_make_plain, EnvironmentSource(env_id, one), masked=False) for one in kwargs]
     return SyncVectorEnv(builders, autoreset_mode=mode)
 
 

@@ -48,6 +48,29 @@ class Linear(nn.Module):
         return values
 
 
+class Slow(Linear):
+    """Counts how often it was built."""
+
+    built = 0
+
+    def __init__(self, sizes: InputSizes, outputs: int) -> None:
+        super().__init__(sizes, outputs)
+        Slow.built += 1
+
+
+class ReadsMask(Linear):
+    """Looks at the action mask, which is there wherever the environment has one."""
+
+    def policy(self, inputs: Inputs) -> Tensor:
+        assert inputs.mask is not None
+        return super().policy(inputs) + inputs.mask.float()
+
+
+class CannotBeCopied(Linear):
+    def __deepcopy__(self, memo: object) -> "CannotBeCopied":
+        raise TypeError("it holds a socket")
+
+
 class TooManyOutputs(Linear):
     def policy(self, inputs: Inputs) -> Tensor:
         outputs: Tensor = self.body(inputs.vector)

@@ -176,7 +176,8 @@ class Collector:
 def _since_previous(totals: Array, by_place: Array, same: BoolArray) -> Array:
     """Each total less the one at the previous end of the same environment; row order is kept."""
     ordered = totals[by_place]
-    ordered[1:] -= np.where(same[1:], totals[by_place][:-1], 0)
+    with np.errstate(invalid="ignore"):  # infinity less infinity: the rollout will be refused
+        ordered[1:] -= np.where(same[1:], totals[by_place][:-1], 0)
     result = np.empty_like(ordered)
     result[by_place] = ordered
     return result

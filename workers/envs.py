@@ -58,7 +58,7 @@ class Environments:
         CALLS.start()
         try:
             observations, _ = self.vector.reset(seed=seed)
-        except Exception as error:  # code of the user's: anything may come out of it
+        except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
             raise EnvironmentBrokenError(f"reset raised {type(error).__name__}: {error}") from error
         finally:
             CALLS.stop()
@@ -71,7 +71,7 @@ class Environments:
             return self._step(actions)
         except (EOFError, ConnectionError) as error:
             raise EnvironmentBrokenError("a worker process of the environments died") from error
-        except Exception as error:  # code of the user's: anything may come out of it
+        except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
             raise EnvironmentBrokenError(f"step raised {type(error).__name__}: {error}") from error
         finally:
             CALLS.stop()

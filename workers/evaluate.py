@@ -44,6 +44,7 @@ from workers.seeding import evaluation_seeds
 from workers.watchdog import Watchdog
 
 BEST_EVALUATION = "best_evaluation.json"
+LONGEST_EPISODE = 100_000  # steps; nobody would see the result of a longer one
 _MOST_AT_ONCE = 64
 _POLL_S = 0.05
 _NICENESS = 10
@@ -74,7 +75,7 @@ def evaluate(
 
     Raises:
         StoppedError: a stop was requested meanwhile.
-        EnvironmentBrokenError: the environment raised.
+        EnvironmentBrokenError: the environment raised, or an episode does not end.
     """
     join, weights = description.join, policy.weights
     # The version in the seed: every evaluation plays other episodes.
@@ -129,6 +130,11 @@ def _play_one_each(
     while running.any():
         if stop.requested:
             raise StoppedError("stopped during an evaluation")
+        if lengths.max() >= LONGEST_EPISODE:
+            raise EnvironmentBrokenError(
+                f"an episode has not ended after {LONGEST_EPISODE:,} steps: an environment that may go on "
+                "for ever needs a limit, for example --wrappers 'TimeLimit(max_episode_steps=1000)'"
+            )
         outputs, memory = policy.step(eyes.rows, eyes.memory)
         if sampling is None:
             actions = policy.greedy(outputs)

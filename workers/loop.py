@@ -6,7 +6,6 @@ Facts only: what is stale or broken is the learner's to judge.
 import logging
 import random
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -24,13 +23,12 @@ from dppo_redis.spec import RunDescription
 from dppo_redis.weight_store import WeightStore
 from dppo_redis.wire import checksum, encode_rollout
 from workers.collect import Collector
+from workers.trouble import Trouble
 from workers.turn import Turn
 
 BEAT_PERIOD_S = 1.0
 _FIRST_PAUSE_S = 0.004
 _LONGEST_PAUSE_S = 0.05
-_MOST_FAILURES = 5
-_MOST_REFUSED = 10
 _log = logging.getLogger("dppo")
 
 
@@ -59,10 +57,11 @@ class ActorStats:
     last_push: float = 0.0  # seconds since 1970
     steps: int = 0
     waited_s: float = 0.0  # for room, with nothing else to do
-    refused: int = 0  # rollouts that did not pass this actor's own check
     last_error: str = ""
 
-    def report(self, policy: ActingPolicy | None, producer: RolloutProducer) -> dict[str, str | int | float]:
+    def report(
+        self, policy: ActingPolicy | None, producer: RolloutProducer, refused: int
+    ) -> dict[str, str | int | float]:
         """The fields of this actor's hash."""
         lived_s = max(1e-9, time.monotonic() - self.started)
         return {
@@ -74,7 +73,7 @@ class ActorStats:
             "steps": self.steps,
             "fps": round(self.steps / lived_s, 1),
             "wait_share": round(self.waited_s / lived_s, 4),
-            "refused": self.refused,
+            "refused": refused,  # rollouts that did not pass this actor's own check
             "ambiguous": producer.ambiguous,
             "refused_full": producer.refused_full,
             "last_error": self.last_error,
@@ -99,8 +98,7 @@ class Actor:
     seq: int = 0
     collector: Collector | None = None
     policy: ActingPolicy | None = None
-    failures: int = 0  # of the environment, in a row
-    refused_in_a_row: int = 0  # rollouts that did not pass this actor's own check
+    trouble: Trouble = field(default_factory=Trouble)
     next_beat: float = 0.0
     rarely: Rarely = field(default_factory=Rarely)
     history: History = NO_HISTORY
@@ -125,7 +123,7 @@ class Actor:
                 self._recover(error)
                 situation = self._look()
                 continue
-            self.failures = 0
+            self.trouble.sampled()
             situation = self._push(rollout, policy) or self._look()
 
     def _take_up(self, policy: ActingPolicy) -> bool:
@@ -138,7 +136,7 @@ class Actor:
         if self.turn.starts_anew():
             self._close_collector()
         if self.collector is None:
-            self.collector = self.build_collector(*self.turn.build(self.failures))
+            self.collector = self.build_collector(*self.turn.build(self.trouble.failures))
         return self.collector
 
     def _close_collector(self) -> None:
@@ -175,6 +173,12 @@ class Actor:
             taken = ActingPolicy(weights, self.description.spec)
         except WireError as error:
             check_run(error, self.description, self.store, self.patience)
+            custom = self.description.spec.network.custom
+            if policy is None and custom and error.reason == "shape":
+                # The spec names the class and not what is in it.
+                raise ConfigurationError(
+                    f"network.custom: {custom} is another here than there: {error}"
+                ) from error
             self.stats.last_error = str(error)
             if self.rarely.due():
                 _log.warning("keeping the old policy: %s", error)
@@ -191,17 +195,10 @@ class Actor:
             validate(rollout, self.description.spec)
             payload = encode_rollout(rollout)
         except WireError as error:
-            self.stats.refused += 1
-            self.refused_in_a_row += 1
             self.stats.last_error = str(error)
-            if self.refused_in_a_row >= _MOST_REFUSED:
-                raise EnvironmentBrokenError(
-                    f"{self.refused_in_a_row} rollouts in a row could not be used: {error}"
-                ) from error
-            if self.rarely.due():
-                _log.error("dropped a rollout of this actor's own: %s", error)
+            self.trouble.refuse(error)
             return None
-        self.refused_in_a_row = 0
+        self.trouble.used()
         self.seq += 1
         weights = policy.weights
         header = RolloutHeader(
@@ -229,16 +226,13 @@ class Actor:
     def beat(self, registry: Registry) -> None:
         """Say that this actor lives, and what it is doing."""
         self.next_beat = time.monotonic() + BEAT_PERIOD_S
-        registry.beat(self.stats.slot, self.stats.report(self.policy, self.producer))
+        registry.beat(self.stats.slot, self.stats.report(self.policy, self.producer, self.trouble.refused))
 
     def _recover(self, error: EnvironmentBrokenError) -> None:
         """Close broken environments and pause; new ones are built, until it has failed too often."""
-        self.failures += 1
+        self.trouble.broke(error)
         self.stats.last_error = str(error)
-        _log.error("%s\n%s", error, "".join(traceback.format_exception(error)))
         service = f"actor {self.stats.slot}"
         self.patience.call("report the error", lambda: self.store.append_error(service, str(error)))
         self._close_collector()
-        if self.failures >= _MOST_FAILURES:
-            raise EnvironmentBrokenError(f"the environment failed {self.failures} times in a row: {error}")
-        self.stop.sleep(min(5.0, 0.2 * 2**self.failures))
+        self.stop.sleep(self.trouble.pause_s(error))

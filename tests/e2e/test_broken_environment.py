@@ -26,25 +26,33 @@ gymnasium.register("Broken-v0", entry_point=Broken, max_episode_steps=50)
 """
 
 
+_NOT_A_NUMBER = "return numpy.zeros(2, numpy.float32), float('nan'), False, False, {}"
+
+
+def write_module(directory: Path, fault: str) -> list[str]:
+    """The module, and arguments that train on its environment."""
+    source = _BROKEN.replace("FAULT", fault).replace(", reward,", ", self.reward,")
+    (directory / "broken_module.py").write_text(source)
+    return ["broken_module:Broken-v0", "--actors", "1", "--envs-per-actor", "1", "--rollout-steps", "8"]
+
+
 @pytest.mark.parametrize(
     ("fault", "cause"),
-    [
-        ('raise RuntimeError("no licence")', "no licence"),
-        ("return numpy.zeros(2, numpy.float32), float('nan'), False, False, {}", "nonfinite: rewards"),
-    ],
+    [('raise RuntimeError("no licence")', "no licence"), (_NOT_A_NUMBER, "nonfinite: rewards")],
     ids=["raises", "not a number"],
 )
 def test_the_run_fails_with_the_cause(tmp_path: Path, fault: str, cause: str) -> None:
-    source = _BROKEN.replace("FAULT", fault).replace(", reward,", ", self.reward,")
-    (tmp_path / "broken_module.py").write_text(source)
-    arguments = ["broken_module:Broken-v0", "--actors", "1", "--envs-per-actor", "1", "--rollout-steps", "8"]
-    with Command("train", *arguments, "--json", cwd=tmp_path) as command:
+    with Command("train", *write_module(tmp_path, fault), "--json", cwd=tmp_path) as command:
         assert command.wait(90) == ExitStatus.FAILED
         assert command.summary()["reason"] == "failed"
         assert cause in command.err
         assert "keeps ending" in command.error_lines[-1]
         assert_nothing_left(command)
-    with Command("serial", *arguments, "--json", cwd=tmp_path) as command:
-        assert command.wait(30) != ExitStatus.DONE
-        assert command.summary()["reason"] == "failed"
-        assert cause in command.error_lines[-1]
+
+
+def test_the_baseline_fails_with_the_cause(tmp_path: Path) -> None:
+    with Command("serial", *write_module(tmp_path, _NOT_A_NUMBER), "--json", cwd=tmp_path) as command:
+        assert command.wait(30) == ExitStatus.ENVIRONMENT_BROKEN
+        summary = command.summary()
+        assert (summary["reason"], summary["refused"]) == ("failed", 10)
+        assert "nonfinite: rewards" in command.error_lines[-1]

@@ -195,7 +195,7 @@ def test_serial_takes_the_config_of_a_run_and_the_command_line_wins(solved: Ende
     with Command("serial", *again, "--json", cwd=tmp_path) as serial:
         ended = _end(serial)
     assert ended.status == ExitStatus.DONE
-    _assert_fields(ended.summary, _SERIAL_FIELDS)
+    _assert_fields(ended.summary, _SERIAL_FIELDS | {"refused": (int,)})
     assert not ended.summary.keys() & (_FIELDS.keys() - _SERIAL_FIELDS.keys())
     assert ended.summary["reason"] == "env_steps"
     assert BUDGET <= ended.summary["trained_steps"] < BUDGET + 2 * 2048

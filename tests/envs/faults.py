@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,15 @@ class RaisesInStep(FixedLength):
         self.countdown -= 1
         if self.countdown == 0:
             raise RuntimeError("the simulator lost its licence")
+        return super().step(action)
+
+
+class LeavesInStep(FixedLength):
+    """Ends the process, as it believes, in its second step."""
+
+    def step(self, action: np.int64) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
+        if self.taken == 1:
+            sys.exit("no display")
         return super().step(action)
 
 
@@ -125,13 +135,23 @@ class Dies(FixedLength):
 class OddNumbers(FixedLength):
     """Rewards and flags are right, but of another type in each step."""
 
-    kinds: ClassVar[list[Callable[[float], Any]]] = [np.float32, np.float64, np.int64, int, np.array]
+    kinds: ClassVar[list[Callable[[float], Any]]] = [
+        *(np.float32, np.float64, np.int64, int, np.array, np.atleast_1d)
+    ]
 
     def step(self, action: np.int64) -> tuple[Vector, Any, Any, Any, dict[str, Any]]:
         observation, reward, terminated, truncated, info = super().step(action)
         kind = self.kinds[self.taken % len(self.kinds)]
         flag = int if self.taken % 2 else np.bool_
         return observation, kind(reward), flag(terminated), flag(truncated), info
+
+
+class RewardsTwice(FixedLength):
+    """Two rewards for each step."""
+
+    def step(self, action: np.int64) -> tuple[Vector, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, np.array([reward, reward]), terminated, truncated, info
 
 
 class OddInfos(FixedLength):
@@ -161,6 +181,16 @@ class OddInfos(FixedLength):
 
     def _form(self) -> dict[Any, Any]:
         return self.forms[(self.place + self.taken + self.begun) % len(self.forms)]
+
+
+class OtherShape(FixedLength):
+    """Observes another number of features than its space says."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Vector, dict[str, Any]]:
+        observation, info = super().reset(seed=seed, options=options)
+        return np.append(observation, np.float32(0)), info
 
 
 class OldApi(gymnasium.Env[Vector, np.int64]):

@@ -102,6 +102,23 @@ class Category(Observing):
     """One of five, numbered from -2."""
 
 
+class OutsideOnce(Observing):
+    """Its step number `at` shows a category that its space does not have."""
+
+    observation_space = MultiDiscrete([2, 3], start=[0, 5])
+
+    def __init__(self, at: int, category: int = 8, length: int = 4) -> None:
+        super().__init__(length)
+        self.countdown, self.category = at, category
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, *rest = super().step(action)
+        self.countdown -= 1
+        if self.countdown == 0:
+            observation[1] = self.category
+        return observation, *rest
+
+
 class Categories(Observing):
     observation_space = MultiDiscrete([2, 3, 4], start=[0, 5, -1])
 

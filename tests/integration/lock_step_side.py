@@ -12,7 +12,7 @@ import tomli_w
 import torch
 
 from dppo_redis.acting import ActingPolicy
-from dppo_redis.config import RunConfig
+from dppo_redis.config import EnvValue, RunConfig
 from dppo_redis.environments import inspect
 from dppo_redis.errors import ExitStatus
 from dppo_redis.keys import RunKeys
@@ -39,11 +39,22 @@ DEADLINE_S = 40.0
 State = dict[str, torch.Tensor]
 
 
-def config_of(updates: int, *, actors: int = 3, rollouts: int = 1) -> RunConfig:
-    """CartPole with two environments in each actor and rollouts of 16 steps, `rollouts` for each update."""
+def config_of(
+    updates: int,
+    *,
+    actors: int = 3,
+    rollouts: int = 1,
+    env_id: str = "CartPole-v1",
+    env_kwargs: dict[str, EnvValue] | None = None,
+    network: dict[str, Any] | None = None,
+    frame_stack: int = 1,
+) -> RunConfig:
+    """Two environments in each actor and rollouts of 16 steps, `rollouts` for each update."""
     batch_steps = 16 * 2 * actors * rollouts
     return make_config(
-        env_id="CartPole-v1",
+        env_id=env_id,
+        env_kwargs=env_kwargs or {},
+        frame_stack=frame_stack,
         lock_step=True,
         segment_updates=SEGMENT,
         actors=actors,
@@ -51,7 +62,7 @@ def config_of(updates: int, *, actors: int = 3, rollouts: int = 1) -> RunConfig:
         rollout_steps=16,
         vectorization="sync",
         env_steps=batch_steps * updates,
-        network={"hidden": [8]},
+        network={"hidden": [8], **(network or {})},
         ppo={
             "batch_steps": batch_steps,
             "minibatch_size": 32,

@@ -13,6 +13,7 @@ from dppo_redis.redis_client import Client
 from dppo_redis.rollout_stream import Entry, parse_header
 from dppo_redis.run_store import PAUSE, RUN, STOP, RunStore
 from dppo_redis.shutdown import StopRequest
+from dppo_redis.spec import NetworkSpec
 from dppo_redis.wire import decode_rollout
 from learner.authority import Authority
 from tests.conftest import RedisServer, memory_limit, opened, wait_until
@@ -248,6 +249,19 @@ class TestWeights:
             running.wait_for_pushes(3)
             assert set(updates(client, keys)) == {0}
 
+    def test_a_custom_network_that_is_another_one_here_sends_the_actor_home(
+        self, redis_server: RedisServer, client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        network = NetworkSpec(hidden=(8,), custom="tests.networks:Linear")
+        description = make_description(make_spec(network=network))
+        lead(client, keys, stop, description=description)  # publishes weights of another network
+        says = r"network\.custom: tests\.networks:Linear is another here"
+        with (
+            running_actor(redis_server.url, keys, description=description) as running,
+            pytest.raises(ConfigurationError, match=says),
+        ):
+            running.wait_for_the_end()
+
     @pytest.mark.parametrize("damage", ["damaged", "gone"])
     def test_an_actor_without_a_policy_follows_a_stop_though_it_cannot_get_weights(
         self, redis_server: RedisServer, client: Client, keys: RunKeys, damage: str
@@ -358,7 +372,7 @@ class TestFaults:
     ) -> None:
         build = environments_of(FAULTS + "RaisesInReset-v0", at=1)
         with running_actor(redis_server.url, keys, build) as running:
-            wait_until(lambda: running.actor.failures > 0, 5, "it fails")
+            wait_until(lambda: running.actor.trouble.failures > 0, 5, "it fails")
             RunStore(client, keys).set_state(STOP)
             running.wait_for_the_end()
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,29 @@ class TestEquality:
         expected = serial_state(config, UPDATES)
         assert_bit_equal(fleet(config).train(2, 1, 0, late_s=0.02), expected)
         assert_bit_equal(fleet(config).train(0, 1, 2), expected)
+
+    @pytest.mark.parametrize(
+        "network",
+        [{"memory": "lstm", "memory_size": 4}, {"memory": "gru"}, {"custom": "tests.networks:Noisy"}],
+        ids=["lstm", "gru", "custom"],
+    )
+    def test_so_do_pictures_frames_and_every_kind_of_network(
+        self, fleet: MakeFleet, network: dict[str, Any]
+    ) -> None:
+        """What torch plays: memory and frames before the first row travel, over a segment's start, too."""
+        updates = SEGMENT + 2
+        config = config_of(updates, actors=2, env_id="tests.envs:Named-v0", network=network, frame_stack=2)
+        assert_bit_equal(fleet(config).train(1, 0), serial_state(config, updates))
+
+    @pytest.mark.parametrize(("fault", "at"), [("NanObservation", 20), ("RaisesInStep", 40)])
+    def test_so_do_environments_that_break_in_each_segment(
+        self, fleet: MakeFleet, fault: str, at: int
+    ) -> None:
+        """A rollout that is not finite is replaced by the next one, environments that raise by others."""
+        config = config_of(
+            SEGMENT + 2, actors=2, env_id=f"tests.envs:{fault}-v0", env_kwargs={"at": at, "length": 30}
+        )
+        assert_bit_equal(fleet(config).train(1, 0), serial_state(config, SEGMENT + 2))
 
     def test_one_actor_equals_plain_serial_training_for_a_segment(self, fleet: MakeFleet) -> None:
         config = config_of(SEGMENT, actors=1)
@@ -279,7 +303,7 @@ class TestOneActor:
         with running_actor(redis_server.url, keys, build, TWO_EACH) as running:
             has_pushed(running, 2)
             running.wait_until_it_waits()
-            assert running.actor.stats.refused > 0
+            assert running.actor.trouble.refused > 0
         assert [parse_header(entry).seq for entry in entries(client, keys)] == [1, 2]
 
     @pytest.mark.usefixtures("authority")

@@ -26,7 +26,7 @@ from tests.factories import (
     make_spec,
     make_weights,
 )
-from tests.networks import Noisy
+from tests.networks import Noisy, Slow
 from tests.unit.playing import SMALL, play, spec_of
 
 CUSTOM = replace(SMALL, custom="tests.networks:Noisy")
@@ -107,6 +107,32 @@ def test_its_weights_and_its_statistics_cross_the_wire() -> None:
     assert (make_policy(spec, make_model(spec)).outputs(rows) != make_policy(spec, model).outputs(rows)).any()
 
 
+def test_an_actor_builds_it_once_however_many_weights_come() -> None:
+    """Each publication's policy goes on playing its own weights."""
+    spec = make_spec(network=replace(SMALL, custom="tests.networks:Slow"))
+    rows = np.ones((1, 2), np.float32)
+    models = [make_model(spec, seed) for seed in range(3)]
+    first = make_policy(spec, models[0])
+    built = Slow.built
+    others = [make_policy(spec, model) for model in models[1:]]
+    assert Slow.built == built
+    for policy, model in zip((first, *others), models, strict=True):
+        with torch.no_grad():
+            expected = model.outputs(inputs_of(spec, rows)).numpy()
+        np.testing.assert_array_equal(policy.outputs(rows), expected)
+
+
+def test_one_that_reads_the_action_mask_is_tried_out_with_one() -> None:
+    spec = spec_of("Masked", network=replace(SMALL, custom="tests.networks:ReadsMask"))
+    assert InputSizes.of(spec.observation, 2).choices == spec.action.choices
+    model = make_model(spec)
+    report = PpoUpdate(model, spec, make_ppo(), 1, 0, CPU).update(
+        stack(play(spec, policy=make_policy(spec, model))), 0.0
+    )
+    assert report.ratio_error is not None
+    assert report.ratio_error < 1e-4
+
+
 def test_weights_of_another_network_are_refused() -> None:
     spec = make_spec(network=CUSTOM)
     weights = make_weights(spec)
@@ -133,6 +159,7 @@ def test_weights_of_another_network_are_refused() -> None:
         ),
         ("NoArguments", "breaks its contract.*TypeError"),
         ("Raises", "breaks its contract.*RuntimeError: the two shapes do not fit$"),
+        ("CannotBeCopied", "breaks its contract.*TypeError: it holds a socket"),
         ("NoModule", "breaks its contract.*a NoModule is no torch Module"),
     ],
 )

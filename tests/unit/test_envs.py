@@ -122,6 +122,18 @@ def test_an_environment_that_raises_in_a_step_breaks_with_its_own_words(mode: Au
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
+def test_a_reward_of_several_numbers_breaks_with_its_shape() -> None:
+    environments = make_environments("tests.envs:RewardsTwice-v0")
+    with pytest.raises(EnvironmentBrokenError, match=r"a reward of shape \(2,\), where one number is needed"):
+        played(environments, 3)
+
+
+def test_an_environment_that_calls_exit_breaks_and_ends_nothing() -> None:
+    environments = make_environments("tests.envs:LeavesInStep-v0")
+    with pytest.raises(EnvironmentBrokenError, match="step raised SystemExit: no display"):
+        played(environments, 3)
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("at", [1, 2])
 def test_an_environment_that_raises_in_a_reset_breaks_with_its_own_words(
@@ -234,6 +246,11 @@ def test_an_unsupported_space_is_refused_at_the_start_by_name(env_id: str, says:
 def test_an_environment_that_raises_when_it_is_tried_out_is_refused_with_its_own_words() -> None:
     with pytest.raises((ConfigurationError, EnvironmentBrokenError), match="lost its licence"):
         inspect(source("tests.envs:RaisesInReset-v0", at=1))
+
+
+def test_an_observation_that_is_not_of_its_space_is_refused_at_the_start_with_both() -> None:
+    with pytest.raises(ConfigurationError, match=r"OtherShape-v0' .* Box\(.*\(2,\).* but a ndarray \(3,\):"):
+        inspect(source("tests.envs:OtherShape-v0"))
 
 
 def test_inspection_describes_both_spaces() -> None:

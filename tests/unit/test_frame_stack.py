@@ -1,5 +1,6 @@
 """Frames travel one by one; the policy acts on the last k of them, and the learner sees the same k."""
 
+import importlib.util
 from collections import deque
 from dataclasses import dataclass, field, replace
 
@@ -12,8 +13,10 @@ from dppo_redis.features import episode_starts, stack_frames
 from dppo_redis.networks import Inputs
 from dppo_redis.rollout import Rollout
 from dppo_redis.spaces import Array
-from dppo_redis.spec import Spec
-from tests.factories import inputs_of, make_policy, source
+from dppo_redis.spec import NetworkSpec, Spec
+from learner.batch import stack
+from learner.ppo_update import PpoUpdate
+from tests.factories import CPU, inputs_of, make_policy, make_ppo, source
 from tests.unit.playing import MODES, lively_model, play, read_by_learner, seeing, spec_of
 
 FRAMES = pytest.mark.parametrize("frames", [1, 2, 4])
@@ -163,3 +166,21 @@ def test_frames_of_dummy_rows_have_no_influence() -> None:
     valid = torch.from_numpy(rollout.valid.reshape(-1))
     assert_same(before.read[0].take(valid), after.read[0].take(valid))
     assert_same(before.read[1], after.read[1])
+
+
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("ale_py", "cv2")),
+    reason="pip install ale-py opencv-python",
+)
+def test_atari_travels_as_single_grey_frames_and_trains_on_stacks_of_four() -> None:
+    """By its usual wrapper, in 8 steps of 2 environments: 84 x 84 bytes a step, and no more."""
+    atari = source("ale_py:ALE/Breakout-v5", "AtariPreprocessing(frame_skip=4)", frameskip=1)
+    spec = spec_of(atari, network=NetworkSpec(hidden=(8,)), frame_stack=4, rollout_steps=8)
+    assert spec.observation.row_shape == (84, 84)
+    model = lively_model(spec)
+    (rollout,) = play(spec, policy=make_policy(spec, model), kwargs=[{}, {}])
+    assert rollout.observations.nbytes == 8 * 2 * 84 * 84
+    report = PpoUpdate(model, spec, make_ppo(minibatch_size=8), 1, 0, CPU).update(stack([rollout]), 0.0)
+    assert report.ratio_error is not None
+    assert report.ratio_error < 1e-4
+    assert report.gradient_steps == 2

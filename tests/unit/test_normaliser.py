@@ -1,6 +1,8 @@
 """The normaliser: merged in parts it equals one pass, and actor and learner apply it alike."""
 
+import io
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +12,22 @@ from hypothesis import strategies as st
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.errors import WireError
 from dppo_redis.normaliser import CLIP, RunningMoments, discounted_returns, normalise
+from dppo_redis.shutdown import StopRequest
 from learner.batch import stack
 from learner.ppo_update import PpoUpdate
-from tests.factories import CPU, make_model, make_ppo, make_rollout, make_spec, make_weights
+from ops.plot import read_metrics
+from ops.serial import make_serial
+from ops.view import Screen
+from tests.factories import (
+    CPU,
+    TERMINATING,
+    make_config,
+    make_model,
+    make_ppo,
+    make_rollout,
+    make_spec,
+    make_weights,
+)
 
 NORMALISED = make_spec(normalise_observations=True)
 
@@ -123,3 +138,23 @@ def test_rewards_of_any_unit_train_alike_when_returns_are_normalised() -> None:
 def test_weights_without_the_normaliser_that_the_spec_asks_for_are_refused() -> None:
     with pytest.raises(WireError, match="normaliser"):
         ActingPolicy(make_weights(NORMALISED), NORMALISED)
+
+
+def test_returns_are_reported_raw_whatever_is_normalised(tmp_path: Path) -> None:
+    """Episodes of three steps, rewarded with 1, 2 and 3: in training, evaluation and metrics.csv."""
+    config = make_config(
+        env_id=TERMINATING,
+        env_steps=200,
+        envs_per_actor=2,
+        ppo={"batch_steps": 64, "normalise_observations": True, "normalise_returns": True},
+        evaluation={"episodes": 2},
+    )
+    serial = make_serial(config, tmp_path, Screen(io.StringIO()), StopRequest())
+    serial.run()
+    serial.metrics.close()
+    serial.sampling.close()
+    assert serial.ppo.return_moments.inverse_std != 1
+    assert serial.progress.return_mean == 6
+    assert serial.evaluation is not None
+    assert serial.evaluation.return_mean == 6
+    assert {row["return_mean"] for row in read_metrics(tmp_path)} == {"6.0"}

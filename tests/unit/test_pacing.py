@@ -13,6 +13,7 @@ from dppo_redis.actions import ActionSpec, describe_actions
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.pacing import (
     Derived,
+    as_used,
     backlog_fresh,
     backlog_high,
     batch_is_full,
@@ -68,6 +69,16 @@ def test_a_lock_step_run_has_the_same_numbers_in_one_process_and_as_a_fleet(seri
     numbers = derived(serial=serial, lock_step=True, actors=3, envs_per_actor=8, max_staleness=1)
     assert (numbers.rollout_steps, numbers.rollouts_per_update, numbers.samples_per_update) == (85, 3, 2040)
     assert (numbers.update_epochs, numbers.expected_lag, numbers.backlog_high) == (10, 0, 3)
+
+
+def test_a_run_keeps_rollout_length_and_passes_whatever_goes_on_with_it() -> None:
+    """Ten passes where the serial baseline began, also when a fleet goes on."""
+    config = make_config(env_id="CartPole-v1")
+    used = as_used(config, derive(config, OBSERVATION, discrete(2), serial=True))
+    fleet = used.model_copy(update={"actors": 4})
+    numbers = derive(fleet, OBSERVATION, discrete(2))
+    assert (numbers.rollout_steps, numbers.update_epochs) == (256, 10)
+    assert as_used(fleet, numbers) == fleet
 
 
 def test_given_rollout_steps_and_passes_are_kept() -> None:

@@ -1,5 +1,8 @@
 """What is refused before a run starts, and what may pass when environments are built again."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -117,3 +120,17 @@ def test_a_broken_reward_spoils_one_rollout_and_not_those_that_follow() -> None:
     policy = make_policy(spec)
     assert not np.isfinite(collector.collect(policy).rewards).all()
     assert np.isfinite(collector.collect(policy).discounted_returns).all()
+
+
+# Known failure KF-OPS-01.
+def test_a_command_computes_in_one_thread_unless_it_is_told_otherwise() -> None:
+    program = (
+        "from ops import cli; cli.main(['plot', '/nowhere']); import torch; print(torch.get_num_threads())"
+    )
+    inherited = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    for told, threads in (({}, "1"), ({"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}, "2")):
+        command = [sys.executable, "-c", program]
+        answer = subprocess.run(
+            command, env={**inherited, **told}, capture_output=True, text=True, check=True
+        )
+        assert answer.stdout.splitlines()[-1] == threads
