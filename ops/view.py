@@ -46,6 +46,8 @@ def derived_table(config: RunConfig, derived: Derived, *, serial: bool = False) 
                 f"{derived.valve_bytes / 2**20:,.0f} MiB, then the oldest are dropped",
             ),
         ]
+    if config.network.memory != "none" and not config.ppo.normalise_returns:
+        rows.append(("advice", "policy and value share layers: --ppo.normalise-returns learns better"))
     for name, value in rows:
         table.add_row(name, value)
     return table
