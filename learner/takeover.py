@@ -34,7 +34,9 @@ def stand_by(store: RunStore, patience: Patience, stop: StopRequest) -> None:
             raise StoppedError(f"run {store.keys.run} is over")
         holder, left_ms = patience.call("look at the lease", store.lease)
         if holder:
-            vacant, runs_out = 0, time.monotonic() + left_ms / 1000
+            vacant = 0
+            if left_ms:  # else it went between the two questions
+                runs_out = time.monotonic() + left_ms / 1000
             if rarely.due():
                 _log.info("standing by: run %s is led by %s", store.keys.run, holder)
         else:
