@@ -4,22 +4,24 @@ import os
 import signal
 import struct
 import sys
-from typing import Any
+from unittest.mock import patch
 
 from dppo_redis.rollout import Rollout
-from dppo_redis.wire import decode_rollout
-from learner import intake
+from dppo_redis.rollout_decoder import RolloutDecoder
 from learner.__main__ import main
 
 DEADLY_REWARD = 666.0
 
 
-def _deadly_decode(payload: bytes, *spec: Any) -> Rollout:
-    if struct.pack("<f", DEADLY_REWARD) in payload:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return decode_rollout(payload, *spec)
+class DeadlyDecoder(RolloutDecoder):
+    """Dies of a payload that holds the deadly reward."""
+
+    def decode(self, payload: bytes) -> Rollout:
+        if struct.pack("<f", DEADLY_REWARD) in payload:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().decode(payload)
 
 
 if __name__ == "__main__":
-    setattr(intake, "decode_rollout", _deadly_decode)  # noqa: B010 not its own name
-    sys.exit(main())
+    with patch("learner.intake.RolloutDecoder", DeadlyDecoder):
+        sys.exit(main())
