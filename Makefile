@@ -8,7 +8,7 @@ train: $(VENV)/.runtime  ## the main job: CartPole through Redis, then a summary
 	$(BIN)/dppo-redis train CartPole-v1 --actors 2 --target-return 475
 
 test: $(VENV)/.development  ## the full test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 chaos: $(VENV)/.development  ## attack a CartPole fleet: make chaos SECONDS=1800 SEED=1
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),1800) --seed $(or $(SEED),1)
