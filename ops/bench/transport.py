@@ -36,7 +36,7 @@ from ops.bench.hostile import configuration, describe, make_rollout
 from ops.broker import embedded
 
 ROLLOUT_STEPS = 293  # of 8 environments: 82 KB
-ROLLOUTS = 2000
+ROLLOUTS = 6000
 BATCH = 25
 PRODUCERS = 2
 ROUNDS = 5
