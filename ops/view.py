@@ -56,7 +56,7 @@ def derived_table(config: RunConfig, derived: Derived, *, serial: bool = False) 
 def _marks(derived: Derived) -> str:
     if derived.backlog_fresh == derived.backlog_high:
         return f"{derived.backlog_high} rollouts"
-    return f"{derived.backlog_fresh} rollouts, {derived.backlog_high} where the learner would have to wait"
+    return f"{derived.backlog_fresh} rollouts, {derived.backlog_high} when the learner waits"
 
 
 def render(status: RunStatus) -> RenderableType:
