@@ -9,9 +9,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from typing import TypeVar
 
-from dppo_redis.errors import FencedError, LeaseHeldError, StoppedError
+from dppo_redis.errors import FencedError
 from dppo_redis.fenced_writes import EpochMissingError, FencedWrites
 from dppo_redis.history import NO_HISTORY, History, arrays_digest
 from dppo_redis.keys import RunKeys
@@ -29,12 +30,11 @@ from dppo_redis.shutdown import StopRequest
 from dppo_redis.spaces import FloatArray
 from dppo_redis.spec import RunDescription
 from dppo_redis.weights import Weights
+from learner.lease import Lease
 from learner.staleness import Lineage
 from learner.used import UsedFile
 from learner.weights_watch import WeightsWatch
 
-LEASE_TTL_S = 5.0
-_POLL_S = 0.2
 _TRIMMED_AT_ONCE = 100
 _log = logging.getLogger("dppo")
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class Authority:
         self._keys = keys
         self._writes = FencedWrites(client, keys)
         self._lock = threading.RLock()
-        self._stop = stop
+        self._lease = Lease(self._writes, keys.run, owner, stop)
         self._patience = Patience(stop)
         self._description = description
         self.history = history
@@ -73,6 +73,7 @@ class Authority:
         self.lineage = Lineage()
         self.books = Books(Ledger())
         self._is_settling = False
+        self._doubtful = count()  # entries whose trim was not confirmed
         self.streams_made = 0  # what an older one held after the last audit was never counted
 
     # Taking and handing back the lease
@@ -90,28 +91,10 @@ class Authority:
         Raises:
             LeaseHeldError: a living learner renews its lease; the message names it.
         """
-        waited_s = 0.0
-        while True:
-            answer = self._patience.call(
-                "take the lease",
-                lambda: self._writes.acquire(
-                    self.owner, int(1000 * LEASE_TTL_S), 0, max(known_epoch, self._used.read().epoch)
-                ),
-            )
-            if answer.outcome == "acquired":
-                break
-            if self._stop.requested:
-                raise StoppedError("stopped while waiting for the lease")
-            if waited_s > LEASE_TTL_S + 1:
-                raise LeaseHeldError(
-                    f"run {self._keys.run} is led by a living learner, {answer.holder}: "
-                    "stop that one, choose another --run, or wait for its end with --standby"
-                )
-            self._stop.sleep(_POLL_S)
-            waited_s += _POLL_S
+        epoch = self._lease.take(lambda: max(known_epoch, self._used.read().epoch))
         self._update = update
         self.version = max(self.version, self._used.read().version)
-        self._adopt(answer.epoch)
+        self._adopt(epoch)
 
     def renew(self) -> None:
         """Keep the lease; takes a new epoch where the old one was wiped.
@@ -120,15 +103,10 @@ class Authority:
             FencedError: another learner leads.
         """
         with self._lock:  # or the loop would take the new epoch for another learner's
-            answer = self._writes.acquire(self.owner, int(1000 * LEASE_TTL_S), self.epoch, self.epoch)
-            if answer.outcome == "acquired":
-                self._adopt(answer.epoch)
+            epoch = self._lease.keep(self.epoch)
+            if epoch is not None:
+                self._adopt(epoch)
                 self._republish()
-            elif answer.outcome != "held":
-                raise FencedError(
-                    f"run {self._keys.run} is led by {answer.holder or 'another learner'} "
-                    f"(epoch {answer.epoch}, this one had {self.epoch})"
-                )
 
     def confirm(self) -> None:
         """Ask whether this learner still leads; where Redis does not answer nobody else can.
@@ -148,7 +126,7 @@ class Authority:
     def release(self) -> None:
         """Hand the lease back, if it is still ours."""
         self._used.give_back(self.version)
-        self._writes.release(self.owner)
+        self._lease.hand_back()
 
     # What the loop writes
 
@@ -284,7 +262,7 @@ class Authority:
                 trimmed = self._writes.trim(self.epoch, most)
         except TransientError:
             doubt = Settlement(b"", Outcome.LOST, "valve")
-            self.books.doubts.update({b"valve-%d" % n: doubt for n in range(most)})
+            self.books.doubts.update({b"valve-%d" % next(self._doubtful): doubt for _ in range(most)})
             raise
         self.history.write("trimmed", entries=trimmed)
         if trimmed:

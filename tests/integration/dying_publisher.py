@@ -14,7 +14,8 @@ from dppo_redis.keys import RunKeys
 from dppo_redis.redis_client import connect
 from dppo_redis.run_store import RunStore
 from dppo_redis.shutdown import StopRequest
-from learner import authority
+from learner import lease
+from learner.authority import Authority
 from tests.lives import lives
 
 _WEIGHTS = 2**16  # so many bytes that a kill often falls into their sending
@@ -25,7 +26,7 @@ _LONGEST_LIFE_S = 0.1
 def main() -> None:
     """Each leads without a checkpoint, as if all files were lost."""
     url, keys, kills = sys.argv[1], RunKeys(sys.argv[2]), int(sys.argv[3])
-    authority.LEASE_TTL_S, authority._POLL_S = 0.05, 0.01  # a successor need not wait long
+    lease.LEASE_TTL_S, lease._POLL_S = 0.05, 0.01  # a successor need not wait long
     client = connect(url, "test")
     description = RunStore(client, keys).description()
     client.connection_pool.disconnect()  # none crosses a fork
@@ -33,7 +34,7 @@ def main() -> None:
 
     def publish(life: int, tell: int) -> None:
         client = connect(url, "publisher")
-        leader = authority.Authority(client, keys, description, str(os.getpid()), StopRequest())
+        leader = Authority(client, keys, description, str(os.getpid()), StopRequest())
         leader.acquire(known_epoch=0, update=0)
         os.write(tell, b"!")
         for number in count(life * _MOST_OF_ONE_LIFE):

@@ -15,8 +15,9 @@ from dppo_redis.rollout_stream import RolloutConsumer
 from dppo_redis.run_store import Control, RunStore
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.weight_store import WeightStore
-from learner.authority import LEASE_TTL_S, Authority
+from learner.authority import Authority
 from learner.keeper import Keeper
+from learner.lease import LEASE_TTL_S
 from learner.staleness import Lineage
 from learner.takeover import stand_by
 from learner.used import UsedFile
