@@ -44,7 +44,9 @@ class RolloutDecoder:
         """
         places = self._layouts.get(len(payload))
         rollout = None if places is None else _cut(payload, places)
-        if rollout is None:
+        if rollout is not None:
+            self._layouts.move_to_end(len(payload))
+        else:
             rollout = decode_rollout(payload, self._spec)
             check_layout(rollout, self._spec)
             self._remember(payload, rollout)
