@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from dppo_redis.errors import ConfigurationError
-from dppo_redis.spaces import Array, check_categories
+from dppo_redis.spaces import Array, all_finite, check_categories
 
 SUPPORTED = "Discrete, MultiDiscrete, MultiBinary, Box of floats, and Dict and Tuple of these"
 
@@ -189,7 +189,7 @@ class ActionSpec:
     def contains(self, actions: Array) -> bool:
         """Whether all indices are in range and all raw numbers finite; these may exceed the bounds."""
         categories, values = self.split(actions)
-        if self.dimensions and not np.isfinite(values).all():
+        if self.dimensions and not all_finite(values):
             return False
         # Read without a sign, a negative index is one beyond any size.
         unsigned = categories.view(np.uint64)

@@ -17,7 +17,7 @@ from dppo_redis.acting import ActingPolicy
 from dppo_redis.errors import ConfigurationError, WireError
 from dppo_redis.files import write_aside
 from dppo_redis.instructions import how_to_act
-from dppo_redis.spaces import FloatArray
+from dppo_redis.spaces import FloatArray, all_finite
 from dppo_redis.spec import Spec
 from dppo_redis.weights import Weights
 from dppo_redis.wire import sha256
@@ -147,6 +147,6 @@ def acting_differences(mine: Spec, theirs: Spec) -> list[str]:
 
 def _floats(arrays: dict[str, Any]) -> dict[str, FloatArray]:
     for name, array in arrays.items():
-        if array.dtype != np.float32 or not np.isfinite(array).all():
+        if array.dtype != np.float32 or not all_finite(array):
             raise ValueError(f"{name} holds something else than finite float32 numbers")
     return arrays

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import hiredis
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -88,8 +89,13 @@ def eviction_warning(client: Client) -> str:
     )
 
 
-def round_trip(client: Client, commands: Sequence[Sequence[Any]]) -> list[Any]:
-    """Plain replies to several commands, an error among them in its place.
+def pack(*commands: Sequence[Any]) -> bytes:
+    """Commands as they are sent."""
+    return b"".join(hiredis.pack_command(tuple(command)) for command in commands)
+
+
+def round_trip(client: Client, packed: bytes, replies: int) -> list[Any]:
+    """The plain replies to several packed commands, an error among them in its place.
 
     As redis-py's pipeline, which writes a large command and small ones apart: one write instead wakes
     the server once, and halves what a push costs both sides.
@@ -100,10 +106,8 @@ def round_trip(client: Client, commands: Sequence[Sequence[Any]]) -> list[Any]:
     pool = client.connection_pool
     connection: Any = pool.get_connection()
     try:
-        pieces = connection.pack_commands(commands)
-        small = sum(map(len, pieces)) < _READ_BYTES
-        connection.send_packed_command([b"".join(pieces)] if small else pieces)
-        return [_read_reply(connection) for _ in commands]
+        connection.send_packed_command([packed])
+        return [_read_reply(connection) for _ in range(replies)]
     finally:
         pool.release(connection)
 

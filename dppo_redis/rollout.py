@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dppo_redis.errors import WireError
 from dppo_redis.features import mask
-from dppo_redis.spaces import Array, BoolArray, FloatArray
+from dppo_redis.spaces import Array, BoolArray, FloatArray, all_finite
 from dppo_redis.spec import Spec
 
 MAX_ENVIRONMENTS = 65_536
@@ -93,7 +93,7 @@ def check_values(rollout: Rollout, spec: Spec) -> None:
     for name in OBSERVATION_NAMES:  # before what the policy made of them
         _check_observations(name, getattr(rollout, name), spec)
     for name in _FLOATS:
-        if not np.isfinite(getattr(rollout, name)).all():
+        if not all_finite(getattr(rollout, name)):
             raise WireError("nonfinite", name)
     _check_actions(rollout, spec)
     if (rollout.ends & ~rollout.valid).any():

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import Any, cast
 
 import redis
@@ -23,6 +24,7 @@ from dppo_redis.redis_client import (
     TransientError,
     backoff,
     classify,
+    pack,
     round_trip,
 )
 from dppo_redis.rollout import RolloutHeader
@@ -32,7 +34,8 @@ from dppo_redis.weight_store import parse_weights_id
 from dppo_redis.weights import WeightsId
 
 _HEADER_FIELDS = tuple(f.name for f in fields(RolloutHeader))
-_TEXT_FIELDS = ("boot", "spec")
+_NAMED = tuple((f.name, f.name.encode(), f.type is str) for f in fields(RolloutHeader))
+_ANSWERS = 3  # to the questions of a look
 _STARTING_PAUSE_S = 0.05
 _HEX = re.compile(rb"[0-9a-f]{16}")
 _LARGEST_NUMBER = 2**63 - 1
@@ -56,11 +59,11 @@ def parse_header(entry: Entry) -> RolloutHeader:
         WireError: reason `header`: a field is missing or is not what it should be.
     """
     values: dict[str, Any] = {}
-    for name in _HEADER_FIELDS:
-        raw = entry.fields.get(name.encode())
+    for name, key, is_text in _NAMED:
+        raw = entry.fields.get(key)
         if raw is None:
             raise WireError("header", f"no field {name}")
-        values[name] = _parse_text(name, raw) if name in _TEXT_FIELDS else _parse_number(name, raw)
+        values[name] = _parse_text(name, raw) if is_text else _parse_number(name, raw)
     return RolloutHeader(**values)
 
 
@@ -71,9 +74,9 @@ def _parse_text(name: str, raw: bytes) -> str:
 
 
 def _parse_number(name: str, raw: bytes) -> int:
-    if not raw.isdigit() or len(raw) > 19 or int(raw) > _LARGEST_NUMBER:
+    if not raw.isdigit() or len(raw) > 19 or (number := int(raw)) > _LARGEST_NUMBER:
         raise WireError("header", f"{name} is not a number")
-    return int(raw)
+    return number
 
 
 class RolloutProducer:
@@ -90,7 +93,7 @@ class RolloutProducer:
         self._keys = keys
         self._stop = stop
         self._history = history
-        self._questions = (  # a look
+        self._questions = pack(
             ("XLEN", keys.rollouts),
             ("HMGET", keys.weights, "epoch", "version"),
             ("HMGET", keys.control, "state", "backlog_high"),
@@ -103,7 +106,7 @@ class RolloutProducer:
 
     def look(self) -> Situation:
         """Backlog, weights and control in one round trip. Redis errors pass through."""
-        replies = round_trip(self._client, self._questions)
+        replies = round_trip(self._client, self._questions, _ANSWERS)
         for reply in replies:
             if isinstance(reply, redis.RedisError):
                 raise reply
@@ -137,15 +140,9 @@ class RolloutProducer:
     def _try_push(self, entry: dict[Any, Any]) -> list[Any] | None:
         """The replies to the look once Redis has taken the entry; None where it did not."""
         # NOMKSTREAM: a stream without the learner's group would take rollouts nobody reads.
-        command = [
-            "XADD",
-            self._keys.rollouts,
-            "NOMKSTREAM",
-            "*",
-            *(x for pair in entry.items() for x in pair),
-        ]
+        push = pack(("XADD", self._keys.rollouts, "NOMKSTREAM", "*", *chain.from_iterable(entry.items())))
         try:
-            added, *rest = round_trip(self._client, [command, *self._questions])
+            added, *rest = round_trip(self._client, push + self._questions, 1 + _ANSWERS)
         except (redis.ConnectionError, redis.TimeoutError) as error:
             self._explain(classify(error))
             self.ambiguous += 1

@@ -30,6 +30,11 @@ _BYTES = ("uint8", "bool")
 MOST_CATEGORIES = 65_536  # more of them no one-hot vector and no policy head can hold
 
 
+def all_finite(numbers: Array) -> bool:
+    """As np.isfinite(numbers).all(), which takes twice as long for a few thousand numbers and less."""
+    return int(np.count_nonzero(np.isfinite(numbers))) == numbers.size
+
+
 class MaskSpace(MultiBinary):
     """Which actions are allowed; stands beside the observation where the environment says so."""
 
@@ -51,7 +56,7 @@ class Field:
         """`position`, or `robot.arm.0` for what is nested."""
         return ".".join(map(str, self.path)) or "observation"
 
-    @property
+    @cached_property
     def wire_dtype(self) -> np.dtype[Any]:
         """Bytes stay bytes; every other number travels as float32, a category as its index from 0."""
         if self.kind == "vector":
@@ -161,7 +166,7 @@ class ObservationSpec:
     def nonfinite(self, rows: Array) -> str | None:
         """The first field that holds a number that is not finite."""
         for field in self.fields:
-            if field.wire_dtype.kind == "f" and not np.isfinite(self.part(rows, field)).all():
+            if field.wire_dtype.kind == "f" and not all_finite(self.part(rows, field)):
                 return field.name
         return None
 

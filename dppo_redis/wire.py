@@ -19,7 +19,7 @@ import numpy as np
 from dppo_redis.config import MAX_PAYLOAD_BYTES as MAX_PAYLOAD_BYTES
 from dppo_redis.errors import WireError
 from dppo_redis.rollout import ARRAY_NAMES, OBSERVATION_NAMES, Rollout
-from dppo_redis.spaces import Array
+from dppo_redis.spaces import Array, all_finite
 from dppo_redis.spec import WIRE_SCHEMA, Spec
 from dppo_redis.weights import Weights
 
@@ -107,7 +107,7 @@ def decode_weights(blob: bytes) -> Weights:
     for name, array in arrays.items():
         if array.dtype != np.float32:
             raise WireError("dtype", f"weights {name} are {array.dtype}")
-        if not np.isfinite(array).all():
+        if not all_finite(array):
             raise WireError("nonfinite", f"weights {name}")
     return Weights(**scalars, arrays=arrays)
 

@@ -21,6 +21,7 @@ from dppo_redis.errors import ConfigurationError, ExitStatus, FencedError, Stopp
 from dppo_redis.history import History
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
+from dppo_redis.memory import keep_freed_memory
 from dppo_redis.pacing import Derived, derive
 from dppo_redis.redis_client import Client, Patience, connect, eviction_warning
 from dppo_redis.registry import Registry
@@ -72,6 +73,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     if options.threads < 1:
         raise ConfigurationError(f"threads: at least 1 (got {options.threads})")
     torch.set_num_threads(options.threads)
+    keep_freed_memory()
     url = find_url(options.redis, Role.LEARNER)
     config = load_toml(options.run_dir / "config.toml")
     spaces = inspect(source_of(config), use_mask=config.use_action_mask)
