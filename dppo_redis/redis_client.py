@@ -27,6 +27,7 @@ from dppo_redis.shutdown import StopRequest
 
 SOCKET_TIMEOUT_S = 5.0  # ten times the longest blocking read
 INTERACTIVE_PATIENCE_S = 5.0
+TRUSTED_S = 1.0  # so long after a reply a connection is taken for open
 _READ_BYTES = 2**20  # at once: a batch of rollouts comes in a few pieces, not hundreds
 _LONGEST_PAUSE_S = 1.0
 _MOST_HANG_UPS = 3
@@ -90,26 +91,69 @@ def eviction_warning(client: Client) -> str:
 
 
 def pack(*commands: Sequence[Any]) -> bytes:
-    """Commands as they are sent."""
+    """Commands as they are sent, in one piece.
+
+    redis-py's pipeline writes a large command and small ones apart; one write wakes the server once, which
+    halves what a push costs both sides.
+    """
     return b"".join(hiredis.pack_command(tuple(command)) for command in commands)
 
 
-def round_trip(client: Client, packed: bytes, replies: int) -> list[Any]:
-    """The plain replies to several packed commands, an error among them in its place.
+def replies(client: Client, packed: bytes, count: int) -> Iterator[Any]:
+    """The plain replies to `count` packed commands, each as it comes, an error among them in its place.
 
-    As redis-py's pipeline, which writes a large command and small ones apart: one write instead wakes
-    the server once, and halves what a push costs both sides.
+    Unlike redis-py's pipeline, which reads all before the first can be used.
 
     Raises:
         redis.ConnectionError, redis.TimeoutError: some may have been carried out.
     """
     pool = client.connection_pool
     connection: Any = pool.get_connection()
+    left = count
     try:
         connection.send_packed_command([packed])
-        return [_read_reply(connection) for _ in range(replies)]
+        while left:
+            reply = _read_reply(connection)
+            left -= 1
+            yield reply
     finally:
+        if left:  # those that are still to come belong to nobody
+            connection.disconnect()
         pool.release(connection)
+
+
+class Channel:
+    """A connection that one thread keeps for itself: taking one from the pool costs as much as a command."""
+
+    def __init__(self, client: Client) -> None:
+        self._pool = client.connection_pool
+        self._connection: Any = None
+        self._used_at = 0.0  # monotonic
+
+    def ask(self, packed: bytes, count: int) -> list[Any]:
+        """The plain replies to `count` packed commands, an error among them in its place.
+
+        Raises:
+            redis.ConnectionError, redis.TimeoutError: some may have been carried out.
+        """
+        if time.monotonic() - self._used_at > TRUSTED_S:
+            self._give_back()  # the pool knows whether it was closed meanwhile
+        if self._connection is None:
+            self._connection = self._pool.get_connection()
+        try:
+            self._connection.send_packed_command([packed])
+            answers = [_read_reply(self._connection) for _ in range(count)]
+        except BaseException:
+            self._connection.disconnect()
+            self._give_back()
+            raise
+        self._used_at = time.monotonic()
+        return answers
+
+    def _give_back(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._pool.release(connection)
 
 
 def _read_reply(connection: Any) -> Any:

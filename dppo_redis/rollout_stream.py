@@ -5,7 +5,7 @@ An entry is plain text fields, enough to judge it, and the packed payload beside
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from itertools import chain
 from typing import Any, cast
@@ -19,13 +19,14 @@ from dppo_redis.keys import CONSUMER, GROUP, RunKeys
 from dppo_redis.logs import Rarely
 from dppo_redis.pending import PendingEntries
 from dppo_redis.redis_client import (
+    Channel,
     Client,
     SizeWatch,
     TransientError,
     backoff,
     classify,
     pack,
-    round_trip,
+    replies,
 )
 from dppo_redis.rollout import RolloutHeader
 from dppo_redis.scripts import source
@@ -89,7 +90,7 @@ class RolloutProducer:
     def __init__(
         self, client: Client, keys: RunKeys, stop: StopRequest, history: History = NO_HISTORY
     ) -> None:
-        self._client = client
+        self._channel = Channel(client)
         self._keys = keys
         self._stop = stop
         self._history = history
@@ -106,11 +107,11 @@ class RolloutProducer:
 
     def look(self) -> Situation:
         """Backlog, weights and control in one round trip. Redis errors pass through."""
-        replies = round_trip(self._client, self._questions, _ANSWERS)
-        for reply in replies:
-            if isinstance(reply, redis.RedisError):
-                raise reply
-        return self._situation(replies)
+        answers = self._channel.ask(self._questions, _ANSWERS)
+        for answer in answers:
+            if isinstance(answer, redis.RedisError):
+                raise answer
+        return self._situation(answers)
 
     def push(self, header: RolloutHeader, payload: bytes) -> Situation | None:
         """Send a rollout and look, in one round trip; waits until Redis has taken it.
@@ -126,10 +127,10 @@ class RolloutProducer:
         }
         self._history.write("produced", **vars(header))
         for pause_s in backoff():
-            replies = self._try_push(entry)
-            if replies is not None:
-                looked = not any(isinstance(reply, redis.RedisError) for reply in replies)
-                return self._situation(replies) if looked else None
+            answers = self._try_push(entry)
+            if answers is not None:
+                looked = not any(isinstance(answer, redis.RedisError) for answer in answers)
+                return self._situation(answers) if looked else None
             if self._stop.requested:
                 self._history.write("abandoned", boot=header.boot, seq=header.seq)
                 raise StoppedError("stopped with a rollout in hand")
@@ -138,11 +139,11 @@ class RolloutProducer:
         raise AssertionError("backoff is endless")
 
     def _try_push(self, entry: dict[Any, Any]) -> list[Any] | None:
-        """The replies to the look once Redis has taken the entry; None where it did not."""
+        """The answers to the look once Redis has taken the entry; None where it did not."""
         # NOMKSTREAM: a stream without the learner's group would take rollouts nobody reads.
         push = pack(("XADD", self._keys.rollouts, "NOMKSTREAM", "*", *chain.from_iterable(entry.items())))
         try:
-            added, *rest = round_trip(self._client, push + self._questions, 1 + _ANSWERS)
+            added, *rest = self._channel.ask(push + self._questions, 1 + _ANSWERS)
         except (redis.ConnectionError, redis.TimeoutError) as error:
             self._explain(classify(error))
             self.ambiguous += 1
@@ -169,8 +170,8 @@ class RolloutProducer:
             _log.warning("waiting to push a rollout: %s", error)
 
     @staticmethod
-    def _situation(replies: list[Any]) -> Situation:
-        backlog, (epoch, version), (state, high) = replies
+    def _situation(answers: list[Any]) -> Situation:
+        backlog, (epoch, version), (state, high) = answers
         return Situation(
             backlog=int(backlog),
             weights=parse_weights_id(epoch, version),
@@ -218,18 +219,17 @@ class RolloutConsumer:
         consumers = self._client.xpending(self._key, GROUP)["consumers"]
         return any(consumer["name"] != CONSUMER.encode() for consumer in consumers)
 
-    def read(self, count: int, block_ms: int) -> list[Entry]:
-        """Up to `count` entries, waiting at most `block_ms`; pending ones of ours come first.
+    def read(self, count: int, block_ms: int, at_once: int = 1000) -> Iterator[Entry]:
+        """Up to `count` entries, each as it comes, waiting at most `block_ms`; pending ones of ours first.
 
-        Redis errors pass through, and make the next read begin with the pending entries again.
+        The server sends `at_once` in one reply: while some are opened, the next are on their way. Where
+        the reader breaks off, or Redis fails (these errors pass through), the next read begins with the
+        pending entries again.
         """
+        is_complete = False
         try:
-            if self._own_first:
-                self._pending.look()
-                entries = self._pending.take(count)
-                self._own_first = bool(entries)
-                return entries
-            return self._read_new(count, block_ms)
+            yield from self._read_own(count) if self._own_first else self._read_new(count, block_ms, at_once)
+            is_complete = True
         except redis.ResponseError as error:
             if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
                 raise
@@ -238,11 +238,36 @@ class RolloutConsumer:
                     _log.warning("stream or group is gone; making them again")
                 self._pending.forget()
             self._restore()
-            return []
-        except redis.RedisError:
-            self._own_first = True
-            self._pending.look_again()
-            raise
+            is_complete = True
+        finally:
+            if not is_complete:
+                self._own_first = True
+                self._pending.look_again()
+
+    def _read_own(self, count: int) -> Iterator[Entry]:
+        self._pending.look()
+        entries = self._pending.take(count)
+        self._own_first = bool(entries)
+        yield from entries
+
+    def _read_new(self, count: int, block_ms: int, at_once: int) -> Iterator[Entry]:
+        block: list[Any] = [] if self._pending.has_suspects else ["BLOCK", block_ms]
+        commands = []
+        for start in range(0, count, at_once):
+            most = min(at_once, count - start)
+            commands.append(
+                ["XREADGROUP", "GROUP", GROUP, CONSUMER, "COUNT", most, *block, "STREAMS", self._key, ">"]
+            )
+            block = []  # only the first waits
+        is_empty = True
+        for reply in replies(self._client, pack(*commands), len(commands)):
+            if isinstance(reply, redis.RedisError):
+                raise reply
+            for entry_id, pairs in reply[0][1] if reply else ():
+                is_empty = False
+                yield Entry(entry_id, dict(zip(pairs[::2], pairs[1::2], strict=True)))
+        if is_empty:
+            yield from self._pending.take_suspect()
 
     def survived(self) -> None:
         """What was read last has been opened without harm. Redis errors pass through."""
@@ -252,14 +277,6 @@ class RolloutConsumer:
             if not str(error).startswith("NOGROUP"):
                 raise
             self._pending.forget()
-
-    def _read_new(self, count: int, block_ms: int) -> list[Entry]:
-        block = None if self._pending.has_suspects else block_ms
-        reply = self._client.xreadgroup(GROUP, CONSUMER, {self._key: b">"}, count=count, block=block)
-        found = cast(list[Any], reply)
-        if not found:
-            return self._pending.take_suspect()
-        return [Entry(entry_id, values or {}) for entry_id, values in found[0][1]]
 
 
 def ensure_group(client: Client, keys: RunKeys) -> bool:

@@ -5,7 +5,7 @@ no update passes while one is gathered, so the judgement holds when the rollout 
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,6 +26,7 @@ from learner.staleness import Lineage, Verdict, judge
 BLOCK_MS = 500  # a tenth of the socket timeout
 _MOST_ENTRIES = 256
 _READ_BYTES = 64 * 2**20
+_BYTES_AT_ONCE = 64 * 2**10
 _BOOTS_KEPT = 10_000
 _LEFT_OUT_KEPT = 64  # of one boot
 
@@ -33,8 +34,8 @@ _LEFT_OUT_KEPT = 64  # of one boot
 class Entries(Protocol):
     """Where entries come from."""
 
-    def read(self, count: int, block_ms: int) -> list[Entry]:
-        """Up to `count` entries, waiting at most `block_ms`."""
+    def read(self, count: int, block_ms: int, at_once: int) -> Iterable[Entry]:
+        """Up to `count` entries, waiting at most `block_ms`; `at_once` come together."""
         ...
 
     def survived(self) -> None:
@@ -130,22 +131,27 @@ class Intake:
 
         The lineage is asked for after the read, in which a new epoch may have begun.
         """
-        dropped = []
-        for entry in self._entries.read(self._wanted(), BLOCK_MS):
-            entry_bytes = sum(len(name) + len(value) for name, value in entry.fields.items())
-            self._entry_bytes = max(self._entry_bytes * 0.9, entry_bytes)  # of dropped ones, too
-            if entry.id in self._in_hand:
-                continue  # delivered again after a lost reply, while we hold it
-            settlement = self._consider(entry, learner_update, lineage())
-            if settlement is not None:
-                dropped.append(settlement)
-                self._remember(entry, settlement)
-        self._settle(dropped)
+        dropped: list[Settlement] = []
+        try:
+            for entry in self._entries.read(self._wanted(), BLOCK_MS, self._at_once()):
+                self._open(entry, learner_update, lineage(), dropped)
+        finally:  # where the read fails half-way, too: those that are delivered again would be duplicates
+            self._settle(dropped)
         self._entries.survived()
         self._alarm.look(dropped, bool(self._gathered))
         if self._rule.missing(self._headers()):
             return None
         return self._hand_over()
+
+    def _open(self, entry: Entry, learner_update: int, lineage: Lineage, dropped: list[Settlement]) -> None:
+        entry_bytes = sum(map(len, entry.fields)) + sum(map(len, entry.fields.values()))
+        self._entry_bytes = max(self._entry_bytes * 0.9, entry_bytes)  # of dropped ones, too
+        if entry.id in self._in_hand:
+            return  # delivered again after a lost reply, while we hold it
+        settlement = self._consider(entry, learner_update, lineage)
+        if settlement is not None:
+            dropped.append(settlement)
+            self._remember(entry, settlement)
 
     def _hand_over(self) -> list[Accepted]:
         """The full batch in its order; what a dead actor left beside it is refused."""
@@ -202,6 +208,10 @@ class Intake:
         """Entries still missing for the batch, bounded in number and in bytes."""
         by_bytes = int(_READ_BYTES / self._entry_bytes)
         return max(1, min(self._rule.missing(self._headers()), by_bytes, _MOST_ENTRIES))
+
+    def _at_once(self) -> int:
+        """Entries that come together; the others arrive while these are opened."""
+        return max(1, int(_BYTES_AT_ONCE / self._entry_bytes))
 
     def _consider(self, entry: Entry, learner_update: int, lineage: Lineage) -> Settlement | None:
         """Take an entry into the batch, or say how it is settled instead."""

@@ -40,7 +40,7 @@ def counts(client: Client, keys: RunKeys) -> list[int]:
 def dies_reading(client: Client, keys: RunKeys, authority: Authority) -> list[bytes]:
     """What a process gets that dies opening it."""
     consumer = RolloutConsumer(client, keys, authority.restore_stream)
-    return [entry.id for entry in consumer.read(10, 1) or consumer.read(10, 1)]
+    return [entry.id for entry in list(consumer.read(10, 1)) or list(consumer.read(10, 1))]
 
 
 def test_each_process_that_dies_with_an_entry_in_hand_raises_its_count_by_one(
@@ -65,7 +65,7 @@ def test_an_entry_that_was_opened_unharmed_is_beyond_suspicion(
 
 def flap(client: Client, consumer: RolloutConsumer, connection: int) -> None:
     """Cut the consumer's connection while it waits for new entries."""
-    with in_background(lambda: consumer.read(10, BLOCK_MS), StopRequest()) as reading:
+    with in_background(lambda: list(consumer.read(10, BLOCK_MS)), StopRequest()) as reading:
         wait_until(lambda: blocked(client) == 1, 5, "the reader waits")
         client.client_kill_filter(_id=str(connection))
         with pytest.raises(redis.ConnectionError):
@@ -98,7 +98,7 @@ def test_a_flap_while_a_suspect_is_on_trial_is_not_a_death(
         dies_reading(client, keys, authority)
     with opened(redis_server.url, "flapping") as flapping:
         consumer = RolloutConsumer(flapping, keys, authority.restore_stream)
-        assert [entry.deaths for entry in consumer.read(10, 1) or consumer.read(10, 1)] == [2]
+        assert [entry.deaths for entry in list(consumer.read(10, 1)) or list(consumer.read(10, 1))] == [2]
         for _ in range(3):
             flap(client, consumer, integer(flapping.client_id()))
             assert read_ids(consumer) == ids

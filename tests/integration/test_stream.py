@@ -1,5 +1,6 @@
 """Rollouts from a producer to a consumer, and what happens when stream, group or server go away."""
 
+import time
 from dataclasses import fields
 from typing import Any
 
@@ -9,7 +10,7 @@ import redis
 
 from dppo_redis.errors import ConfigurationError, StoppedError
 from dppo_redis.keys import CONSUMER, GROUP, RunKeys
-from dppo_redis.redis_client import SOCKET_TIMEOUT_S, Client
+from dppo_redis.redis_client import SOCKET_TIMEOUT_S, TRUSTED_S, Client
 from dppo_redis.rollout import Rollout
 from dppo_redis.rollout_stream import Entry, RolloutConsumer, RolloutProducer, ensure_group, parse_header
 from dppo_redis.shutdown import StopRequest
@@ -33,14 +34,20 @@ def restore(client: Client, keys: RunKeys) -> None:
     ensure_group(client, keys)
 
 
+def disconnect(client: Client, name: str) -> None:
+    for other in client.client_list():
+        if other["name"] == name:
+            client.client_kill_filter(_id=other["id"])
+
+
 def read_ids(consumer: RolloutConsumer, count: int = 100) -> list[bytes]:
     return [entry.id for entry in consumer.read(count, block_ms=1)]
 
 
 def read_new(consumer: RolloutConsumer, count: int = 100) -> list[Entry]:
     """Entries of the next read after the consumer has found that nothing of its own is pending."""
-    assert consumer.read(count, block_ms=1) == []
-    return consumer.read(count, block_ms=1000)
+    assert list(consumer.read(count, block_ms=1)) == []
+    return list(consumer.read(count, block_ms=1000))
 
 
 def assert_equal(mine: Rollout, theirs: Rollout) -> None:
@@ -133,6 +140,22 @@ class TestPushing:
         assert seqs(batch) == [1, 2]
         assert ledger_of(private_client, keys)["duplicate"] == 1
 
+    def test_a_connection_that_was_closed_between_two_pushes_is_made_again(
+        self, redis_server: RedisServer, client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        ensure_group(client, keys)
+        with opened(redis_server.url, f"actor-{keys.run}") as actor:
+            producer = RolloutProducer(actor, keys, stop)
+            for seq in (1, 2):
+                producer.push(make_header(SPEC, seq=seq), b"x")
+                disconnect(client, f"actor-{keys.run}")
+            assert producer.ambiguous == 1  # it may have been taken
+            ended = time.monotonic()
+            wait_until(lambda: time.monotonic() - ended > TRUSTED_S, 5, "the actor has sampled for a while")
+            producer.push(make_header(SPEC, seq=3), b"x")
+        assert producer.ambiguous == 1
+        assert client.xlen(keys.rollouts) == 3
+
     def test_a_rollout_larger_than_the_server_accepts_is_not_sent_for_ever(
         self, private_client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
@@ -181,14 +204,14 @@ class TestReading:
             consumer = make_consumer(client, keys)
             add(client, keys, make_entry())
             consumer.claim_all()
-            consumer.read(10, 1)
-            consumer.read(10, 1)
+            list(consumer.read(10, 1))
+            list(consumer.read(10, 1))
         assert consumers(client, keys) == [CONSUMER]
 
     def test_an_idle_reader_neither_fails_nor_connects_again(self, client: Client, keys: RunKeys) -> None:
         consumer = make_consumer(client, keys)
         before = connections(client)
-        assert [consumer.read(10, BLOCK_MS) for _ in range(4)] == [[]] * 4
+        assert [list(consumer.read(10, BLOCK_MS)) for _ in range(4)] == [[]] * 4
         assert connections(client) == before
 
     def test_the_longest_blocking_read_is_well_below_the_socket_timeout(self) -> None:
@@ -197,9 +220,9 @@ class TestReading:
     @pytest.mark.parametrize("damage", ["flushall", "destroy", "delete"])
     def test_a_lost_group_is_made_again(self, client: Client, keys: RunKeys, damage: str) -> None:
         consumer = make_consumer(client, keys)
-        consumer.read(10, 1)
+        list(consumer.read(10, 1))
         inflict(client, keys, damage)
-        assert consumer.read(10, 1) == []
+        assert list(consumer.read(10, 1)) == []
         ids = add(client, keys, make_entry())
         assert read_ids(consumer) == ids
 
@@ -208,12 +231,12 @@ class TestReading:
     ) -> None:
         """Else nobody could ever drain it."""
         consumer = make_consumer(client, keys)
-        consumer.read(10, 1)
+        list(consumer.read(10, 1))
         ids = add(client, keys, make_entry())
         with memory_limit(client):
             for _ in range(3):
                 inflict(client, keys, "destroy")
-                assert consumer.read(10, 1) == []
+                assert list(consumer.read(10, 1)) == []
             assert read_ids(consumer) == ids
         assert caplog.text.count("making them again") == 1
 
@@ -223,12 +246,12 @@ class TestReading:
     ) -> None:
         with opened(redis_server.url, "reader") as reading_client:
             consumer = make_consumer(reading_client, keys)
-            consumer.read(10, 1)
-            with in_background(lambda: consumer.read(10, BLOCK_MS), stop) as reading:
+            list(consumer.read(10, 1))
+            with in_background(lambda: list(consumer.read(10, BLOCK_MS)), stop) as reading:
                 wait_until(lambda: blocked(client) == 1, 5, "the reader waits")
                 inflict(client, keys, damage)
                 assert reading.result(5) == []
-            consumer.read(10, 1)
+            list(consumer.read(10, 1))
             ids = add(client, keys, make_entry())
             assert read_ids(consumer) == ids
 
@@ -238,8 +261,8 @@ class TestReading:
         with opened(redis_server.url, "reader") as reading_client:
             consumer = make_consumer(reading_client, keys)
             number = integer(reading_client.client_id())
-            consumer.read(10, 1)
-            with in_background(lambda: consumer.read(10, BLOCK_MS), stop) as reading:
+            list(consumer.read(10, 1))
+            with in_background(lambda: list(consumer.read(10, BLOCK_MS)), stop) as reading:
                 wait_until(lambda: blocked(client) == 1, 5, "the reader waits")
                 client.client_unblock(number, error=True)
                 assert reading.result(5) == []
@@ -252,7 +275,7 @@ class TestReading:
             ids = add(client, keys, make_entry(seq=1))
             read_new(consumer)
             number = integer(reading_client.client_id())
-            with in_background(lambda: consumer.read(10, BLOCK_MS), stop) as reading:
+            with in_background(lambda: list(consumer.read(10, BLOCK_MS)), stop) as reading:
                 wait_until(lambda: blocked(client) == 1, 5, "the reader waits")
                 client.client_kill_filter(_id=str(number))
                 with pytest.raises(redis.ConnectionError):
@@ -297,3 +320,63 @@ def consumers(client: Client, keys: RunKeys) -> list[str]:
 
 def connections(client: Client) -> int:
     return int(client.info("stats")["total_connections_received"])
+
+
+class TestReadingInParts:
+    def test_entries_come_in_order_however_many_come_together(self, client: Client, keys: RunKeys) -> None:
+        consumer = make_consumer(client, keys)
+        ids = add(client, keys, *(make_entry(seq=n) for n in range(1, 21)))
+        list(consumer.read(3, 1))
+        read = [[entry.id for entry in consumer.read(7, 1, at_once)] for at_once in (1, 3, 1000)]
+        assert read == [ids[:7], ids[7:14], ids[14:]]
+        assert list(consumer.read(7, 1, 2)) == []
+
+    def test_only_the_first_part_is_waited_for(
+        self, client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        consumer = make_consumer(client, keys)
+        list(consumer.read(3, 1))
+        began = time.monotonic()
+        assert list(consumer.read(20, 100, 1)) == []
+        assert time.monotonic() - began < 1
+        with in_background(lambda: list(consumer.read(20, 10_000, 1)), stop) as reading:
+            wait_until(lambda: blocked(client) == 1, 5, "the reader waits")
+            ids = add(client, keys, make_entry())
+            assert [entry.id for entry in reading.result(5)] == ids
+
+    def test_an_entry_is_opened_before_the_next_is_received(
+        self, redis_server: RedisServer, client: Client, keys: RunKeys
+    ) -> None:
+        with opened(redis_server.url, "reader") as reading_client:
+            consumer = make_consumer(reading_client, keys)
+            ids = add(client, keys, *(make_entry(seq=n) for n in range(1, 9)))
+            list(consumer.read(3, 1))
+            reading = consumer.read(8, 1, 2)
+            assert [next(reading).id, next(reading).id] == ids[:2]
+            reading_client.connection_pool.disconnect()
+            with pytest.raises(redis.ConnectionError):
+                next(reading)
+            assert read_ids(consumer) == ids  # all were delivered to it; the intake has two in hand
+            assert read_ids(consumer) == []
+
+    def test_what_a_reader_that_breaks_off_has_not_taken_comes_first_next_time(
+        self, client: Client, keys: RunKeys
+    ) -> None:
+        consumer = make_consumer(client, keys)
+        ids = add(client, keys, *(make_entry(seq=n) for n in range(1, 9)))
+        list(consumer.read(3, 1))
+        reading = consumer.read(6, 1, 2)
+        next(reading)
+        del reading
+        assert [read_ids(consumer), read_ids(consumer), read_ids(consumer)] == [ids[:6], [], ids[6:]]
+
+    @pytest.mark.parametrize("damage", ["flushall", "destroy", "delete"])
+    def test_a_group_that_is_lost_between_two_parts_is_made_again(
+        self, client: Client, keys: RunKeys, damage: str
+    ) -> None:
+        consumer = make_consumer(client, keys)
+        list(consumer.read(3, 1))
+        inflict(client, keys, damage)
+        assert list(consumer.read(10, 1, 2)) == []
+        ids = add(client, keys, *(make_entry(seq=n) for n in range(1, 5)))
+        assert [entry.id for entry in consumer.read(10, 1, 2)] == ids

@@ -119,8 +119,8 @@ class TestFailingOver:
         with opened(private_server.url, "reader") as client:
             ensure_group(client, keys)
             consumer = RolloutConsumer(client, keys, lambda: None)
-            consumer.read(1, 1)
-            with in_background(lambda: consumer.read(1, 500), stop) as reading:
+            list(consumer.read(1, 1))
+            with in_background(lambda: list(consumer.read(1, 500)), stop) as reading:
                 wait_until(lambda: blocked(private_client) == 1, 5, "the reader waits")
                 private_client.replicaof("127.0.0.1", "1")
                 assert reading.result(5) == []
@@ -130,6 +130,8 @@ class TestFailingOver:
     ) -> None:
         private_client.config_set("busy-reply-threshold", 1)
         producer = RolloutProducer(private_client, keys, stop)
+        producer.look()  # keeps the connection that it took
+        private_client.ping()  # for the kill: nobody can introduce himself to a busy server
         with (
             opened(private_server.url, "somebody") as client,
             in_background(lambda: client.eval("while true do end", 0), stop) as running,

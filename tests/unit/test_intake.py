@@ -1,6 +1,6 @@
 """What the intake makes of entries, whoever delivers them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -8,6 +8,7 @@ import pytest
 
 from dppo_redis.errors import WireError
 from dppo_redis.ledger import Outcome, Settlement
+from dppo_redis.redis_client import TransientError
 from dppo_redis.rollout_stream import Entry
 from dppo_redis.wire import checksum, encode_rollout
 from learner.batch_rule import ElasticBatch
@@ -36,10 +37,12 @@ class Source:
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.waiting = list(entries)
         self.asked: list[int] = []
+        self.at_once: list[int] = []
 
-    def read(self, count: int, block_ms: int) -> list[Entry]:
+    def read(self, count: int, block_ms: int, at_once: int) -> Iterable[Entry]:
         assert block_ms == BLOCK_MS
         self.asked.append(count)
+        self.at_once.append(at_once)
         taken, self.waiting = self.waiting[:count], self.waiting[count:]
         return taken
 
@@ -128,6 +131,14 @@ class TestReadingBounds:
         desk.poll()
         assert desk.source.asked[1] == 4
         assert desk.refused == ["crc"]
+
+    @pytest.mark.parametrize(("payload", "at_once"), [(1_000, 50), (20_000, 3), (100_000, 1)])
+    def test_64_kilobytes_come_together(self, payload: int, at_once: int) -> None:
+        fields = {**make_entry(1).fields, b"payload": bytes(payload)}
+        desk = Desk(Entry(b"1-0", fields), batch_steps=100 * STEPS)
+        desk.poll()
+        desk.poll()
+        assert desk.source.at_once[1] == pytest.approx(at_once, rel=0.2)
 
     def test_a_drop_makes_room_for_one_more(self) -> None:
         desk = Desk(make_entry(1), make_entry(1), make_entry(2))
@@ -219,6 +230,22 @@ class TestDuplicates:
         desk = Desk(make_entry(1, crc=1), make_entry(2, seq=1), batch_steps=4 * STEPS)
         desk.poll()
         assert desk.intake.gathered == 1
+
+    def test_a_read_that_fails_half_way_forgets_nothing_that_came_before(self) -> None:
+        class Failing(Source):
+            def read(self, count: int, block_ms: int, at_once: int) -> Iterator[Entry]:
+                yield from super().read(count, block_ms, at_once)
+                raise TransientError("the connection is gone")
+
+        stale, fresh = make_entry(1, update=1), make_entry(2, update=10)
+        desk = Desk(batch_steps=3 * STEPS)
+        desk.intake._entries = Failing([stale, fresh])
+        with pytest.raises(TransientError):
+            desk.poll(update=10)
+        assert [(s.entry_id, s.outcome) for s in desk.settled] == [(b"1-0", Outcome.STALE)]
+        desk.intake._entries = Source([fresh, make_entry(3, update=10), make_entry(4, update=10)])
+        assert desk.poll(update=10) is None  # one of two is in hand
+        assert [accepted.header.seq for accepted in desk.poll(update=10) or []] == [2, 3, 4]
 
     def test_an_entry_in_hand_that_is_delivered_again_is_ignored(self) -> None:
         desk = Desk(make_entry(1), batch_steps=4 * STEPS)
