@@ -123,7 +123,7 @@ def replies(client: Client, packed: bytes, count: int) -> Iterator[Any]:
 
 
 class Channel:
-    """A connection that one thread keeps for itself: taking one from the pool costs as much as a command."""
+    """A connection that one thread keeps for itself: taking one from the pool is a quarter of a push."""
 
     def __init__(self, client: Client) -> None:
         self._pool = client.connection_pool

@@ -31,7 +31,7 @@ MOST_CATEGORIES = 65_536  # more of them no one-hot vector and no policy head ca
 
 
 def all_finite(numbers: Array) -> bool:
-    """As np.isfinite(numbers).all(), which takes twice as long for a few thousand numbers and less."""
+    """As np.isfinite(numbers).all(), which takes up to twice as long for small arrays."""
     return int(np.count_nonzero(np.isfinite(numbers))) == numbers.size
 
 

@@ -129,7 +129,7 @@ class Intake:
     def poll(self, learner_update: int, lineage: Callable[[], Lineage]) -> list[Accepted] | None:
         """Read once; the rollouts of a batch when it is full, else None.
 
-        The lineage is asked for after the read, in which a new epoch may have begun.
+        The lineage is asked for at each entry: a new epoch may begin while one reads.
         """
         dropped: list[Settlement] = []
         try:
