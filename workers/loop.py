@@ -32,6 +32,16 @@ _LONGEST_PAUSE_S = 0.05
 _log = logging.getLogger("dppo")
 
 
+def longest_pause(rollout_s: float, waited_s: float) -> float:
+    """Seconds, on average, until an actor looks again that has waited for `waited_s`.
+
+    Short beside its rollouts, as all actors should start after the same publication: one that looks only
+    when a faster one has delivered finds the backlog full already, and the next batch comes late. Beside a
+    long wait that is no loss, and a large fleet must not keep Redis busy with looks.
+    """
+    return max(_FIRST_PAUSE_S, min(_LONGEST_PAUSE_S, max(rollout_s / 4, waited_s / 50)))
+
+
 def check_run(error: WireError, mine: RunDescription, store: RunStore, patience: Patience) -> None:
     """Weights that cannot be read may mean that the run was upgraded, or begun anew with another spec.
 
@@ -99,6 +109,7 @@ class Actor:
     collector: Collector | None = None
     policy: ActingPolicy | None = None
     trouble: Trouble = field(default_factory=Trouble)
+    rollout_s: float = 0.0  # what the last one took
     next_beat: float = 0.0
     rarely: Rarely = field(default_factory=Rarely)
     history: History = NO_HISTORY
@@ -116,7 +127,7 @@ class Actor:
                 situation = self._look()
                 continue
             try:
-                rollout = self._ready_collector().collect(policy, self.stop)
+                rollout = self._collect(policy)
             except StoppedError:
                 return
             except EnvironmentBrokenError as error:
@@ -131,6 +142,13 @@ class Actor:
         for header, payload in self.turn.take_up(policy.weights):
             self.producer.push(header, payload)
         return self.turn.is_due()
+
+    def _collect(self, policy: ActingPolicy) -> Rollout:
+        collector = self._ready_collector()
+        began = time.monotonic()
+        rollout = collector.collect(policy, self.stop)
+        self.rollout_s = time.monotonic() - began
+        return rollout
 
     def _ready_collector(self) -> Collector:
         if self.turn.starts_anew():
@@ -149,7 +167,7 @@ class Actor:
 
     def _wait_for_turn(self, situation: Situation, policy: ActingPolicy | None) -> Situation:
         """Look again, with growing random pauses, until a rollout may start."""
-        pause_s = _FIRST_PAUSE_S
+        pause_s, began = _FIRST_PAUSE_S, time.monotonic()
         while not self.stop.requested and situation.state != STOP:
             self._beat()
             no_weights = policy is None and situation.weights is None
@@ -157,7 +175,7 @@ class Actor:
                 break
             started = time.monotonic()
             self.stop.sleep(random.uniform(0.5, 1.5) * pause_s)
-            pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(1.5 * pause_s, longest_pause(self.rollout_s, started - began))
             situation = self._look()
             self.stats.waited_s += time.monotonic() - started
         return situation
