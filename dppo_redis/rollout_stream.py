@@ -34,8 +34,7 @@ from dppo_redis.shutdown import StopRequest
 from dppo_redis.weight_store import parse_weights_id
 from dppo_redis.weights import WeightsId
 
-_HEADER_FIELDS = tuple(f.name for f in fields(RolloutHeader))
-_NAMED = tuple((f.name, f.name.encode(), f.type is str) for f in fields(RolloutHeader))
+_HEADER_FIELDS = tuple((f.name, f.name.encode(), f.type is str) for f in fields(RolloutHeader))
 _ANSWERS = 3  # to the questions of a look
 _STARTING_PAUSE_S = 0.05
 _HEX = re.compile(rb"[0-9a-f]{16}")
@@ -60,7 +59,7 @@ def parse_header(entry: Entry) -> RolloutHeader:
         WireError: reason `header`: a field is missing or is not what it should be.
     """
     values: dict[str, Any] = {}
-    for name, key, is_text in _NAMED:
+    for name, key, is_text in _HEADER_FIELDS:
         raw = entry.fields.get(key)
         if raw is None:
             raise WireError("header", f"no field {name}")
@@ -122,7 +121,7 @@ class RolloutProducer:
             StoppedError: a stop was requested while its fate was undecided.
             ConfigurationError: Redis refuses for good.
         """
-        entry: dict[Any, Any] = {name: str(getattr(header, name)) for name in _HEADER_FIELDS} | {
+        entry: dict[Any, Any] = {name: str(getattr(header, name)) for name, *_ in _HEADER_FIELDS} | {
             "payload": payload
         }
         self._history.write("produced", **vars(header))
