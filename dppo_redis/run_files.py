@@ -1,5 +1,6 @@
 """What every side may read of a run's directory: its configuration, thus its spec, and its best policy."""
 
+import re
 from pathlib import Path
 
 from dppo_redis.config import RunConfig, load_toml
@@ -14,6 +15,7 @@ CONFIG = "config.toml"
 CHECKPOINTS = "checkpoints"
 USED = "used.json"  # epochs and versions
 BEST_POLICY = "best_policy.msgpack"
+_NUMBERED = re.compile(r"(checkpoint|milestone)-(\d+)\.pt")
 
 
 def describe(config: RunConfig) -> RunDescription:
@@ -49,3 +51,32 @@ def read_best(run_dir: Path, spec: Spec) -> Weights:
             f"{file} is of spec {weights.spec}; the run's configuration and environment give {spec.digest()}"
         )
     return weights
+
+
+def checkpoint_name(update: int) -> str:
+    """Of the checkpoint after `update`."""
+    return f"checkpoint-{update:09d}.pt"
+
+
+def milestone_name(trained_steps: int) -> str:
+    """Of the checkpoint that is kept for ever."""
+    return f"milestone-{trained_steps:012d}.pt"
+
+
+def number_of(file: Path) -> int:
+    """The update in a checkpoint's name, the trained steps in a milestone's."""
+    found = _NUMBERED.fullmatch(file.name)
+    if found is None:
+        raise ValueError(f"{file.name} is no checkpoint's name")
+    return int(found[2])
+
+
+def checkpoint_files(directory: Path, kind: str = "checkpoint") -> list[Path]:
+    """The checkpoints, or milestones, in a directory, newest first; copies under other names are neither."""
+    files = [file for file in directory.glob(f"{kind}-*.pt") if _NUMBERED.fullmatch(file.name)]
+    return sorted(files, key=number_of, reverse=True)
+
+
+def resumable_files(directory: Path) -> list[Path]:
+    """All that a run may go on from: its checkpoints, newest first, then its milestones."""
+    return checkpoint_files(directory) + checkpoint_files(directory, "milestone")

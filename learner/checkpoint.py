@@ -2,13 +2,15 @@
 and milestones for ever.
 
 Plain values and tensors only, so `weights_only=True` loads it. A file of another run or spec, or
-one that lacks a part, is refused; a damaged newest one is skipped with a warning.
+one that lacks a part, is refused; a damaged newest one is skipped with a warning. Damage is what the
+checksums in the file say: torch does not look at them.
 """
 
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,13 @@ from dppo_redis.files import write_aside
 from dppo_redis.ledger import Books, Ledger
 from dppo_redis.normaliser import RunningMoments
 from dppo_redis.plugins import one_line
+from dppo_redis.run_files import (
+    checkpoint_files,
+    checkpoint_name,
+    milestone_name,
+    number_of,
+    resumable_files,
+)
 from learner.intake import Marks
 from learner.ppo_update import PpoUpdate
 from learner.progress import Progress
@@ -54,6 +63,7 @@ def read_values(file: Path) -> dict[str, Any]:
         CheckpointError: it is damaged or incomplete.
     """
     try:
+        _verify(file)
         values = torch.load(file, weights_only=True, map_location="cpu")
     except Exception as error:
         raise CheckpointError(f"{file.name} is damaged ({type(error).__name__})") from error
@@ -66,9 +76,27 @@ def read_values(file: Path) -> dict[str, Any]:
     return values
 
 
-def newest_first(directory: Path) -> list[Path]:
-    """All checkpoints in a directory."""
-    return sorted(directory.glob("checkpoint-*.pt"), reverse=True)
+def newest_readable(files: Iterable[Path]) -> tuple[Path, dict[str, Any]] | None:
+    """The first of `files` that is whole, and its parts; those before it are named in a warning."""
+    for file in files:
+        try:
+            return file, read_values(file)
+        except CheckpointError as error:
+            if file.exists():  # else a living learner has removed it meanwhile
+                _log.warning("%s; trying the one before", error)
+    return None
+
+
+def _verify(file: Path) -> None:
+    """Compare every part of the archive with its checksum.
+
+    Raises:
+        zipfile.BadZipFile: a part differs, or it is no archive.
+    """
+    with zipfile.ZipFile(file) as archive:
+        part = archive.testzip()
+        if part is not None:
+            raise zipfile.BadZipFile(part)
 
 
 class Checkpoints:
@@ -101,7 +129,7 @@ class Checkpoints:
         Raises:
             CheckpointError: the disk refuses; the older files are untouched.
         """
-        file = self.directory / f"checkpoint-{snapshot.progress.update:09d}.pt"
+        file = self.directory / checkpoint_name(snapshot.progress.update)
         aside = file.with_suffix(".writing")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -109,14 +137,14 @@ class Checkpoints:
                 torch.save(self._values(ppo, snapshot), stream)
                 stream.flush()
                 os.fsync(stream.fileno())
-            torch.load(aside, weights_only=True)
+            read_values(aside)
             confirm()
             aside.replace(file)
             _flush_directory(self.directory)
             if milestone:
-                name = f"milestone-{snapshot.progress.trained_steps:012d}.pt"
+                name = milestone_name(snapshot.progress.trained_steps)
                 write_aside(self.directory / name, file.read_bytes())
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, CheckpointError) as error:
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)
             raise CheckpointError(f"cannot save {file}: {error}") from error
@@ -128,14 +156,14 @@ class Checkpoints:
 
     def files(self) -> list[Path]:
         """All checkpoints, newest first."""
-        return newest_first(self.directory)
+        return checkpoint_files(self.directory)
 
     def _resumable(self) -> list[Path]:
         """Those at the start of a segment, newest first."""
-        return [file for file in self.files() if update_of(file) % self._segment_updates == 0]
+        return [file for file in self.files() if number_of(file) % self._segment_updates == 0]
 
     def restore(self, ppo: PpoUpdate) -> Snapshot | None:
-        """Load the newest usable checkpoint into `ppo`; None when there is no file at all.
+        """Load the newest usable checkpoint, else milestone, into `ppo`; None when there is no file at all.
 
         In lock-step mode that is the newest at the start of a segment: what was trained since is
         trained again, and comes out the same.
@@ -145,24 +173,22 @@ class Checkpoints:
             CheckpointError: there are files, but none can be read.
         """
         resumable = self._resumable()
-        files = resumable + [file for file in self.files() if file not in resumable]
-        for index, file in enumerate(files):
-            try:
-                values = self._read(file)
-            except CheckpointError as error:
-                _log.warning("%s; trying the one before", error)
-                continue
-            for damaged in files[:index]:  # else they would stay the newest and push out good ones
-                with contextlib.suppress(FileNotFoundError):  # a living learner may have removed it
-                    damaged.rename(damaged.with_suffix(".damaged"))
-            if file not in resumable:
-                _log.warning("%s is not the start of a segment: what follows is not exact", file.name)
-            elif file != self.files()[0]:
-                _log.info("training again from the start of the segment, update %d", update_of(file))
-            return self._load(values, ppo)
-        if files:
-            raise CheckpointError(f"none of the {len(files)} checkpoints in {self.directory} can be read")
-        return None
+        files = resumable + [file for file in resumable_files(self.directory) if file not in resumable]
+        found = newest_readable(files)
+        if found is None:
+            self._refuse_unreadable(files)
+            return None
+        file, values = found
+        self._refuse_foreign(file, values)
+        for damaged in files[: files.index(file)]:  # else they would stay the newest and push out good ones
+            with contextlib.suppress(FileNotFoundError):  # a living learner may have removed it
+                damaged.rename(damaged.with_suffix(".damaged"))
+        snapshot = self._load(values, ppo)
+        if snapshot.progress.update % self._segment_updates:
+            _log.warning("%s is not the start of a segment: what follows is not exact", file.name)
+        elif file in resumable and file != self.files()[0]:
+            _log.info("training again from the start of the segment, update %d", number_of(file))
+        return snapshot
 
     def peek(self, ppo: PpoUpdate, file: Path | None) -> Snapshot | None:
         """Load `file`, or the newest readable one, and change nothing on the disk.
@@ -171,21 +197,24 @@ class Checkpoints:
             ConfigurationError: it is of another run or spec.
             CheckpointError: it is damaged or incomplete.
         """
-        if file is not None:
-            return self._load(self._read(file), ppo)
-        for newest in self.files():
-            with contextlib.suppress(CheckpointError):
-                return self._load(self._read(newest), ppo)
-        return None
+        files = resumable_files(self.directory)
+        found = newest_readable(files) if file is None else (file, read_values(file))
+        if found is None:
+            self._refuse_unreadable(files)
+            return None
+        self._refuse_foreign(*found)
+        return self._load(found[1], ppo)
 
-    def _read(self, file: Path) -> dict[str, Any]:
-        values = read_values(file)
+    def _refuse_unreadable(self, files: list[Path]) -> None:
+        if files:
+            raise CheckpointError(f"none of the {len(files)} checkpoints in {self.directory} can be read")
+
+    def _refuse_foreign(self, file: Path, values: dict[str, Any]) -> None:
         if values["run"] != self._run or values["spec"] != self._spec:
             raise ConfigurationError(
                 f"{file} belongs to run {values['run']} with spec {values['spec']}; "
                 f"this is run {self._run} with spec {self._spec}"
             )
-        return values
 
     def _values(self, ppo: PpoUpdate, snapshot: Snapshot) -> dict[str, Any]:
         return {
@@ -231,12 +260,6 @@ class Checkpoints:
             books=Books(Ledger(values["ledger"]), values["last_entries_added"]),
             actor_boots=values["actor_boots"],
         )
-
-
-def update_of(file: Path) -> int:
-    """The update in a checkpoint's name; -1 where somebody gave it another one."""
-    number = file.stem.removeprefix("checkpoint-")
-    return int(number) if number.isdecimal() else -1
 
 
 def is_milestone(steps_before: int, steps: int, milestone_steps: int | None) -> bool:

@@ -7,6 +7,7 @@ The optimiser and all counters begin anew.
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,10 +18,17 @@ from dppo_redis.errors import CheckpointError, ConfigurationError
 from dppo_redis.exports import acting_differences, is_export, read_export
 from dppo_redis.normaliser import RunningMoments
 from dppo_redis.plugins import one_line
-from dppo_redis.run_files import BEST_POLICY, CHECKPOINTS, CONFIG, describe_directory, read_best
+from dppo_redis.run_files import (
+    BEST_POLICY,
+    CHECKPOINTS,
+    CONFIG,
+    describe_directory,
+    read_best,
+    resumable_files,
+)
 from dppo_redis.spec import Spec, describe_run
 from dppo_redis.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN, Weights
-from learner.checkpoint import newest_first, read_values
+from learner.checkpoint import newest_readable, read_values
 from learner.ppo_update import PpoUpdate
 
 _VALUE = "value."
@@ -54,7 +62,7 @@ def read_source(path: Path) -> Source:
         if path.name == BEST_POLICY:
             return _from_best(path.parent)
         if path.is_file():
-            return _from_checkpoint(path)
+            return _from_parts(path, read_values(path))
     except CheckpointError as error:
         raise ConfigurationError(f"init_from: {path}: {error}") from error
     raise ConfigurationError(f"init_from: {path} is no run's directory, no checkpoint and no export")
@@ -121,16 +129,11 @@ def warm_start(ppo: PpoUpdate, path: Path) -> None:
 
 def _from_run(run_dir: Path) -> Source:
     """Its newest readable checkpoint, else its best policy."""
-    for file in newest_first(run_dir / CHECKPOINTS):
-        try:
-            return _from_checkpoint(file)
-        except CheckpointError as error:
-            _log.warning("%s; trying the one before", error)
-    return _from_best(run_dir)
+    found = newest_readable(resumable_files(run_dir / CHECKPOINTS))
+    return _from_best(run_dir) if found is None else _from_parts(*found)
 
 
-def _from_checkpoint(file: Path) -> Source:
-    values = read_values(file)
+def _from_parts(file: Path, values: dict[str, Any]) -> Source:
     return Source(
         path=file,
         spec=Spec.from_json(values["spec_values"]),

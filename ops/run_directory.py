@@ -15,20 +15,20 @@ from dppo_redis.config import RunConfig
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.files import write_aside
 from dppo_redis.keys import check_run_name
+from dppo_redis.run_files import BEST_POLICY, CHECKPOINTS, USED, resumable_files
 from dppo_redis.run_files import CONFIG as CONFIG
-from dppo_redis.run_files import USED
 
 RUNS = Path("runs")
 IDENTITY = "run.json"
 SUMMARY = "summary.json"
 LOCK = "run.lock"
 _ARTEFACTS = (
-    "checkpoints",
+    CHECKPOINTS,
     "tensorboard",
     "logs",
     "metrics.csv",
     "curve.png",
-    "best_policy.msgpack",
+    BEST_POLICY,
     "best_evaluation.json",
     "supervisord.conf",
     USED,
@@ -86,7 +86,7 @@ def _choose_to_resume(run: str | None, directory: Path | None) -> RunDirectory:
         raise ConfigurationError(f"{path} holds no run to resume")
     if run is not None and run != found:
         raise ConfigurationError(f"{path} holds run {found}, not {run}")
-    if not any((path / "checkpoints").glob("*.pt")):
+    if not resumable_files(path / CHECKPOINTS):
         raise ConfigurationError(f"{path} holds no checkpoint to resume from")
     return RunDirectory(found, path)
 

@@ -157,6 +157,17 @@ class TestFiles:
         make_checkpoints(tmp_path).save(make_trainer(), make_snapshot())
         assert names(tmp_path) == ["checkpoint-000000003.pt"]
 
+    def test_a_copy_under_a_name_of_the_users_own_is_left_alone(self, tmp_path: Path) -> None:
+        checkpoints = make_checkpoints(tmp_path, keep=2)
+        copy = tmp_path / "checkpoint-before-tuning.pt"
+        copy.write_bytes(checkpoints.save(make_trainer(), make_snapshot(1)).read_bytes())
+        for update in (2, 3, 4):
+            checkpoints.save(make_trainer(), make_snapshot(update))
+        assert names(tmp_path) == ["checkpoint-000000003.pt", "checkpoint-000000004.pt", copy.name]
+        restored = checkpoints.restore(make_trainer())
+        assert restored is not None
+        assert restored.progress.update == 4
+
     def test_the_newest_is_restored(self, tmp_path: Path) -> None:
         for update in (9, 10, 11):
             make_checkpoints(tmp_path).save(make_trainer(), make_snapshot(update))
@@ -215,6 +226,21 @@ class TestMilestones:
         assert restored.progress.update == 3
         assert_bit_equal(state_of(other), state_of(trainer))
 
+    def test_a_run_goes_on_from_the_newest_where_no_checkpoint_is_left(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        checkpoints = make_checkpoints(tmp_path)
+        for update in (3, 4):
+            snapshot = make_snapshot(update)
+            snapshot.progress.trained_steps = 10 * update
+            checkpoints.save(make_trainer(), snapshot, milestone=True)
+        for file in checkpoints.files():
+            file.unlink()
+        restored = checkpoints.restore(make_trainer())
+        assert restored is not None
+        assert restored.progress.update == 4
+        assert "segment" not in caplog.text
+
     @pytest.mark.parametrize(
         ("before", "after", "expected"),
         [(0, 99, False), (0, 100, True), (99, 101, True), (100, 199, False), (150, 450, True)],
@@ -272,6 +298,27 @@ class TestDamage:
         assert restored.progress.update == 1
         assert newest.name in caplog.text
 
+    def test_a_file_with_one_changed_bit_is_skipped_or_gives_the_very_same_learner(
+        self, tmp_path: Path
+    ) -> None:
+        checkpoints, trainer = make_checkpoints(tmp_path), make_trainer()
+        train(trainer)
+        file = checkpoints.save(trainer, make_snapshot())
+        content = file.read_bytes()
+        skipped = 0
+        for place in range(0, len(content), len(content) // 60):
+            changed = bytearray(content)
+            changed[place] ^= 4
+            file.write_bytes(changed)
+            other = make_trainer(seed=1)
+            try:
+                checkpoints.peek(other, file)
+            except CheckpointError:
+                skipped += 1
+            else:  # padding, a date
+                assert_bit_equal(state_of(other), state_of(trainer))
+        assert skipped > 30
+
     @pytest.mark.parametrize("part", ["optimizer", "torch_rng", "marks", "ledger", "lineage", "progress"])
     def test_a_file_that_lacks_a_part_is_skipped_not_filled_with_defaults(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, part: str
@@ -300,6 +347,21 @@ class TestDamage:
         checkpoints.save(make_trainer(), make_snapshot()).write_bytes(b"damaged")
         with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
             checkpoints.restore(make_trainer())
+
+    def test_looking_at_the_newest_says_which_were_damaged(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        checkpoints = make_checkpoints(tmp_path)
+        older = checkpoints.save(make_trainer(), make_snapshot(1))
+        newest = checkpoints.save(make_trainer(), make_snapshot(2))
+        newest.write_bytes(b"damaged")
+        found = checkpoints.peek(make_trainer(), None)
+        assert found is not None
+        assert found.progress.update == 1
+        assert f"{newest.name} is damaged" in caplog.text
+        older.write_bytes(b"damaged")
+        with pytest.raises(CheckpointError, match="none of the 2 checkpoints"):
+            checkpoints.peek(make_trainer(), None)
 
     @pytest.mark.parametrize("keep", [1, 2, 3])
     def test_a_damaged_newest_file_never_pushes_out_the_good_ones_saved_after_it(

@@ -84,6 +84,9 @@ class TestChoose:
         with pytest.raises(ConfigurationError, match="no checkpoint"):
             choose(CONFIGURED, None, directory.path, resume=True)
         (directory.path / "checkpoints").mkdir()
+        (directory.path / "checkpoints" / "checkpoint-mine.pt").write_bytes(b"")
+        with pytest.raises(ConfigurationError, match="no checkpoint"):
+            choose(CONFIGURED, None, directory.path, resume=True)
         (directory.path / "checkpoints" / "checkpoint-000000001.pt").write_bytes(b"")
         assert choose(CONFIGURED, None, directory.path, resume=True) == directory
         assert choose(CONFIGURED, "mine", None, resume=True) == directory
