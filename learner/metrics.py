@@ -4,15 +4,17 @@ Files only; what goes to Redis is the loop's business.
 """
 
 import csv
+import io
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TextIO
 
 from torch.utils.tensorboard import SummaryWriter
 
+from dppo_redis.files import write_aside
 from dppo_redis.logs import Rarely
 from learner.ppo_update import UpdateReport
 
@@ -54,6 +56,9 @@ class UpdateRecord:
     drift_by_staleness: str  # JSON: {"1": {"rows": ..., "ratio": ..., "kl": ..., ...}, "2": ...}
 
 
+_COLUMNS = [field.name for field in fields(UpdateRecord)]
+
+
 def make_record(report: UpdateReport, **values: int | float | None) -> UpdateRecord:
     """A record from an update's report and the loop's own numbers."""
     numbers = asdict(report)
@@ -78,11 +83,15 @@ class MetricsFiles:
         directory.mkdir(parents=True, exist_ok=True)
         file = directory / CSV_NAME
         kept = _rows_before(file, first_update)
-        self._csv: TextIO = file.open("w", newline="", encoding="utf-8", buffering=1)
-        self._writer = csv.DictWriter(self._csv, [f.name for f in fields(UpdateRecord)])
-        self._writer.writeheader()
-        self._writer.writerows(kept)
-        self._board = SummaryWriter(str(directory / "tensorboard"), purge_step=None)
+        try:
+            write_aside(file, _as_csv(kept).encode())
+        except OSError as error:
+            _log.error("cannot put metrics right, going on below the old ones: %s", error)
+        self._csv: TextIO = file.open("a", newline="", encoding="utf-8", buffering=1)
+        self._writer = csv.DictWriter(self._csv, _COLUMNS)
+        # What an earlier process wrote after the checkpoint is hidden.
+        purged = int(kept[-1]["trained_steps"]) + 1 if kept else 0
+        self._board = SummaryWriter(str(directory / "tensorboard"), purge_step=purged)
         self._evaluated: int | None = None
         self._rarely = Rarely()
 
@@ -145,9 +154,21 @@ def _of_each_staleness(record: UpdateRecord) -> Iterator[tuple[str, float]]:
 
 
 def _rows_before(file: Path, first_update: int) -> list[dict[str, str]]:
-    """Rows of an earlier process that the restored checkpoint still stands for."""
+    """Whole rows of an earlier process that the restored checkpoint still stands for."""
     if first_update == 0 or not file.exists():
         return []
-    with file.open(newline="", encoding="utf-8") as stream:
-        return [row for row in csv.DictReader(stream) if (row.get("update") or "x").isdigit()
-                and int(row["update"]) <= first_update]  # fmt: skip
+    with file.open(newline="", encoding="utf-8", errors="replace") as stream:
+        rows = [row for row in csv.DictReader(stream) if None not in row and None not in row.values()]
+    counted = [
+        row for row in rows if all(row.get(name, "").isdecimal() for name in ("update", "trained_steps"))
+    ]
+    return [row for row in counted if int(row["update"]) <= first_update]
+
+
+def _as_csv(rows: Iterable[Mapping[str, str]]) -> str:
+    """Under today's columns, as another release may have had others."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, _COLUMNS, extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -171,7 +171,7 @@ class PpoUpdate:
         return batch
 
     def _schedule(self, progress: float) -> Schedule:
-        """What holds for this update; the optimiser is told its learning rate."""
+        """What holds for this update; the optimiser is told its part, whatever a checkpoint brought along."""
         ppo, left = self.ppo, max(0.0, 1.0 - progress)
         schedule = Schedule(
             learning_rate=ppo.learning_rate * (left if ppo.anneal_learning_rate else 1.0),
@@ -179,7 +179,7 @@ class PpoUpdate:
             entropy_coef=ppo.entropy_coef * (left if ppo.anneal_entropy else 1.0),
         )
         for group in self.optimizer.param_groups:
-            group["lr"] = schedule.learning_rate
+            group["lr"], group["eps"] = schedule.learning_rate, ppo.adam_epsilon
         return schedule
 
     def _step(self, rows: Rows, schedule: Schedule) -> Loss | None:

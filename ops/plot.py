@@ -82,9 +82,9 @@ def _evaluations(rows: Sequence[Row], x_name: str) -> tuple[list[float], list[fl
 
 
 def read_metrics(directory: Path) -> list[Row]:
-    """The rows of a run's metrics.csv; none where there is no file."""
+    """The whole rows of a run's metrics.csv; none where there is no file."""
     file = directory / "metrics.csv"
     if not file.exists():
         return []
     with file.open(newline="", encoding="utf-8") as stream:
-        return list(csv.DictReader(stream))
+        return [row for row in csv.DictReader(stream) if None not in row and None not in row.values()]

@@ -125,6 +125,15 @@ class TestRoundTrip:
         train(second, spec, updates=range(3, 6))
         assert_bit_equal(state_of(second), state_of(straight))
 
+    def test_the_optimiser_follows_the_configuration_that_a_run_is_resumed_with(self, tmp_path: Path) -> None:
+        make_checkpoints(tmp_path).save(make_trainer(), make_snapshot())
+        changed = make_ppo(adam_epsilon=0.5, learning_rate=0.25)
+        other = PpoUpdate(make_model(SPEC), SPEC, changed, update_epochs=1, seed=0, device=CPU)
+        make_checkpoints(tmp_path).restore(other)
+        train(other, updates=range(1))
+        (group,) = other.optimizer.param_groups
+        assert (group["eps"], group["lr"]) == (0.5, 0.25)
+
     def test_a_checkpoint_is_loaded_without_pickled_code(self, tmp_path: Path) -> None:
         file = make_checkpoints(tmp_path).save(make_trainer(), make_snapshot())
         assert torch.load(file, weights_only=True)["progress"]["update"] == 3

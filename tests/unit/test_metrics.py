@@ -11,7 +11,7 @@ from learner.metrics import CSV_NAME, MetricsFiles, UpdateRecord, make_record
 from learner.ppo_update import UpdateReport
 
 
-def record_of(by_staleness: dict[int, Drift]) -> UpdateRecord:
+def record_of(by_staleness: dict[int, Drift], update: int = 1) -> UpdateRecord:
     report = UpdateReport(
         policy_loss=0.5,
         value_loss=0.5,
@@ -28,9 +28,9 @@ def record_of(by_staleness: dict[int, Drift]) -> UpdateRecord:
     )
     return make_record(
         report,
-        update=1,
-        trained_steps=2048,
-        env_steps=2048,
+        update=update,
+        trained_steps=2048 * update,
+        env_steps=2048 * update,
         train_s=1.0,
         return_mean=None,
         episodes=0,
@@ -78,3 +78,25 @@ def test_tensorboard_has_a_curve_for_each_staleness(tmp_path: Path) -> None:
     assert values("drift_kl/staleness_1") == [0.25]
     assert values("drift_effective_share/staleness_3") == [0.25]
     assert values("drift/kl") == [0.125, 0.125]
+
+
+def test_a_resumed_run_goes_on_behind_the_rows_that_its_checkpoint_stands_for(tmp_path: Path) -> None:
+    """Also where a line was cut short, two became one, or a release with other columns wrote them."""
+    files = MetricsFiles(tmp_path, first_update=0)
+    for update in range(1, 6):
+        files.write(record_of(AGES, update))
+    files.close()
+    header, *lines = (tmp_path / CSV_NAME).read_text().splitlines()
+    lines[1] = lines[1][:20] + lines[2]
+    lines[4] = lines[4][:20]
+    old = [f"{header},of_another_release", *(f"{line},7" for line in lines[:4]), lines[4]]
+    (tmp_path / CSV_NAME).write_text("\n".join(old))
+    resumed = MetricsFiles(tmp_path, first_update=4)
+    resumed.write(record_of({}, update=5))
+    resumed.close()
+    with (tmp_path / CSV_NAME).open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["update"] for row in rows] == ["1", "3", "4", "5"]
+    assert rows[2]["staleness_max"] == "3"
+    board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [event.step for event in board.Scalars("drift/kl")] == [2048 * update for update in range(1, 6)]
