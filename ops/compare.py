@@ -1,6 +1,6 @@
 """`dppo-redis plot RUN_DIR ...`: return against steps of several runs.
 
-Runs that differ only in their seed are drawn as one mean and a band.
+Runs that differ only in their seed, and were sampled alike, are drawn as one mean and a band.
 """
 
 from collections import defaultdict
@@ -23,9 +23,10 @@ from dppo_redis.arguments import parse_arguments
 from dppo_redis.config import load_toml
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from ops.plot import read_metrics
-from ops.run_directory import CONFIG, run_in
+from ops.run_directory import CONFIG, run_in, sampling_in
 
 _POINTS = 400
+_FORMATS = (".png", ".svg", ".pdf")
 Curve = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # steps, return
 
 
@@ -36,7 +37,7 @@ class PlotOptions:
     run_dirs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Directories of the runs"""
     output: Path = Path("curves.png")
-    """PNG file to write"""
+    """Picture to write: .png, .svg or .pdf"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,22 +45,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_arguments(PlotOptions, argv, "dppo-redis plot")
     if not options.run_dirs:
         raise ConfigurationError("name at least one run directory")
-    groups: dict[str, list[Curve]] = defaultdict(list)
-    labels: dict[str, str] = {}
-    for directory in options.run_dirs:
-        run = run_in(directory)
-        if run is None:
-            raise ConfigurationError(f"{directory} holds no run")
-        config = load_toml(directory / CONFIG)
-        setting = config.model_copy(update={"seed": 0}).model_dump_json()
-        labels.setdefault(setting, run)
-        groups[setting].append(_curve(directory))
+    if options.output.suffix.lower() not in _FORMATS:
+        raise ConfigurationError(f"--output {options.output}: its name has to end in {', '.join(_FORMATS)}")
+    lines = read_lines(options.run_dirs)
     try:
-        _draw({labels[setting]: curves for setting, curves in groups.items()}, options.output)
+        _draw(lines, options.output)
     except OSError as error:
         raise ConfigurationError(f"cannot write {options.output}: {error.strerror}") from error
     print(options.output)
     return ExitStatus.DONE
+
+
+def read_lines(directories: Sequence[Path]) -> dict[str, list[Curve]]:
+    """The curves of each setting under the name of its first run; each directory counts once.
+
+    Raises:
+        ConfigurationError: a directory holds no run, or none that can be drawn.
+    """
+    settings: dict[tuple[str, str], list[Path]] = defaultdict(list)
+    for directory in {path.resolve(): path for path in directories}.values():
+        if run_in(directory) is None:
+            raise ConfigurationError(f"{directory} holds no run")
+        config = load_toml(directory / CONFIG).model_copy(update={"seed": 0})
+        settings[config.model_dump_json(), sampling_in(directory)].append(directory)
+    names = [run_in(group[0]) for group in settings.values()]
+    lines = {}
+    for name, group in zip(names, settings.values(), strict=True):
+        label = str(name) if names.count(name) == 1 else f"{name} in {group[0]}"
+        lines[label] = [_curve(directory) for directory in group]
+        if max(steps[0] for steps, _ in lines[label]) > min(steps[-1] for steps, _ in lines[label]):
+            raise ConfigurationError(f"{label}: the runs of this setting have no step in common")
+    return lines
 
 
 def _curve(directory: Path) -> Curve:
@@ -74,7 +90,7 @@ def mean_and_spread(curves: Sequence[Curve]) -> tuple[npt.NDArray[np.float64], .
     """(steps, mean, standard deviation) over runs, on the steps that all of them reached."""
     first = max(steps[0] for steps, _ in curves)
     last = min(steps[-1] for steps, _ in curves)
-    grid = np.linspace(first, max(first, last), _POINTS)
+    grid = np.linspace(first, last, _POINTS)
     values = np.stack([np.interp(grid, steps, returns) for steps, returns in curves])
     return grid, values.mean(axis=0), values.std(axis=0)
 
@@ -83,7 +99,9 @@ def _draw(groups: dict[str, list[Curve]], output: Path) -> None:
     figure, axes = plt.subplots(figsize=(9, 5.5), constrained_layout=True)
     for label, curves in groups.items():
         steps, mean, spread = mean_and_spread(curves)
-        (line,) = axes.plot(steps, mean, label=f"{label} ({len(curves)} runs)" if len(curves) > 1 else label)
+        whole_label = f"{label} ({len(curves)} runs)" if len(curves) > 1 else label
+        marker = "o" if steps[0] == steps[-1] else ""  # a line of one point cannot be seen
+        (line,) = axes.plot(steps, mean, marker=marker, label=whole_label)
         if len(curves) > 1:
             axes.fill_between(steps, mean - spread, mean + spread, alpha=0.2, color=line.get_color())
     axes.set_xlabel("environment steps")

@@ -65,6 +65,12 @@ def run_in(directory: Path) -> str | None:
         raise ConfigurationError(f"{file} is unreadable: {error}") from error
 
 
+def sampling_in(directory: Path) -> str:
+    """Who sampled the run in a directory, as `prepare` was told; "" if an earlier release wrote it."""
+    values = json.loads((directory / IDENTITY).read_text(encoding="utf-8"))
+    return str(values.get("sampling", ""))
+
+
 def choose(config: RunConfig, run: str | None, directory: Path | None, resume: bool) -> RunDirectory:
     """Settle on a name and a directory; nothing is written.
 
@@ -131,8 +137,10 @@ def claim(directory: RunDirectory) -> int:
     return lock
 
 
-def prepare(directory: RunDirectory, config: RunConfig, *, resume: bool) -> None:
+def prepare(directory: RunDirectory, config: RunConfig, *, resume: bool, sampling: str = "a fleet") -> None:
     """Remove what an earlier run left, unless it is resumed, and write the configuration.
+
+    `sampling` says what the configuration does not: who samples, and with policies of which age.
 
     Raises:
         ConfigurationError: the directory cannot be written.
@@ -146,7 +154,8 @@ def prepare(directory: RunDirectory, config: RunConfig, *, resume: bool) -> None
             else:
                 child.unlink(missing_ok=True)
         write_aside(path / CONFIG, tomli_w.dumps(to_toml(config)).encode())
-        write_aside(path / IDENTITY, json.dumps({"run": directory.run}).encode())
+        identity = {"run": directory.run, "sampling": sampling}
+        write_aside(path / IDENTITY, json.dumps(identity).encode())
     except OSError as error:
         raise _unwritable(path, error) from error
 

@@ -256,7 +256,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_network(config, describe_run(config, spaces.observation, spaces.action, derived.rollout_steps))
     check_before_start(config, spaces, directory.path)
     claim(directory)
-    prepare(directory, as_used(config, derived), resume=False)
+    sampling = f"one process, age {options.age}"
+    prepare(directory, as_used(config, derived), resume=False, sampling=sampling)
     screen = Screen(progress_stream(options.json))
     screen.print(derived_table(config, derived, serial=True))
     serial = make_serial(config, directory.path, screen, stop, options.age)
