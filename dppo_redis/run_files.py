@@ -6,15 +6,17 @@ from pathlib import Path
 from dppo_redis.config import RunConfig, load_toml
 from dppo_redis.environments import inspect
 from dppo_redis.errors import ConfigurationError, WireError
+from dppo_redis.files import write_aside
 from dppo_redis.pacing import derive
 from dppo_redis.spec import RunDescription, Spec, describe_run, source_of
 from dppo_redis.weights import Weights
-from dppo_redis.wire import decode_weights
+from dppo_redis.wire import decode_weights, encode_weights, sha256
 
 CONFIG = "config.toml"
 CHECKPOINTS = "checkpoints"
 USED = "used.json"  # epochs and versions
 BEST_POLICY = "best_policy.msgpack"
+_CHECKSUM_BYTES = 64  # hexadecimal SHA-256
 _NUMBERED = re.compile(r"(checkpoint|milestone)-(\d+)\.pt")
 
 
@@ -31,6 +33,22 @@ def describe_directory(run_dir: Path) -> RunDescription:
     return describe(load_toml(run_dir / CONFIG))
 
 
+def write_best(run_dir: Path, weights: Weights) -> None:
+    """Keep a policy as the best one, its checksum behind it.
+
+    Raises:
+        OSError: the disk refuses; the one before is untouched.
+    """
+    content = encode_weights(weights)
+    write_aside(run_dir / BEST_POLICY, content + sha256(content).encode())
+
+
+def _without_checksum(content: bytes) -> bytes:
+    """What was kept. With a wrong checksum behind it, it stays too long to be decoded."""
+    kept, checksum = content[:-_CHECKSUM_BYTES], content[-_CHECKSUM_BYTES:]
+    return kept if checksum == sha256(kept).encode() else content
+
+
 def read_best(run_dir: Path, spec: Spec) -> Weights:
     """The best policy of the evaluations during training.
 
@@ -39,7 +57,7 @@ def read_best(run_dir: Path, spec: Spec) -> Weights:
     """
     file = run_dir / BEST_POLICY
     try:
-        weights = decode_weights(file.read_bytes())
+        weights = decode_weights(_without_checksum(file.read_bytes()))
     except OSError as error:
         raise ConfigurationError(
             f"{file}: {error.strerror}; pass --checkpoint last for the newest checkpoint"

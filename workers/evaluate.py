@@ -29,13 +29,12 @@ from dppo_redis.history import NO_HISTORY, History, arrays_digest
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.redis_client import Patience, connect
-from dppo_redis.run_files import BEST_POLICY
+from dppo_redis.run_files import write_best
 from dppo_redis.run_store import STOP, Evaluation, RunStore
 from dppo_redis.shutdown import StopRequest, run_service
 from dppo_redis.spec import RunDescription
 from dppo_redis.weight_store import WeightStore
 from dppo_redis.weights import Weights
-from dppo_redis.wire import encode_weights
 from workers.__main__ import wait_for_description
 from workers.collect import Eyes
 from workers.envs import Environments
@@ -150,11 +149,8 @@ def _play_one_each(
 
 def keep_best(run_dir: Path, weights: Weights, result: Evaluation) -> None:
     """Keep a policy and its evaluation; each is written aside, then renamed."""
-    for name, content in (
-        (BEST_POLICY, encode_weights(weights)),
-        (BEST_EVALUATION, json.dumps(asdict(result), indent=2).encode()),
-    ):
-        write_aside(run_dir / name, content)
+    write_best(run_dir, weights)
+    write_aside(run_dir / BEST_EVALUATION, json.dumps(asdict(result), indent=2).encode())
 
 
 @dataclass

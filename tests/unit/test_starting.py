@@ -14,7 +14,7 @@ from dppo_redis.config import MAX_PAYLOAD_BYTES
 from dppo_redis.environments import inspect, make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.pacing import derive
-from dppo_redis.run_files import BEST_POLICY, describe
+from dppo_redis.run_files import BEST_POLICY, describe, read_best, write_best
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import source_of
 from dppo_redis.wire import encode_weights
@@ -111,6 +111,21 @@ def test_a_warm_start_in_lock_step_mode_is_judged_before_it_starts(tmp_path: Pat
     (tmp_path / "old" / BEST_POLICY).write_bytes(encode_weights(make_weights(spec)))
     config = make_config(env_id="CartPole-v1", lock_step=True, init_from=str(tmp_path / "old"))
     check_before_start(config, inspect(source_of(config)), tmp_path / "new")
+
+
+def test_a_best_policy_with_a_changed_byte_is_refused(tmp_path: Path) -> None:
+    spec = make_spec()
+    weights = make_weights(spec)
+    write_best(tmp_path, weights)
+    content = (tmp_path / BEST_POLICY).read_bytes()
+    read = read_best(tmp_path, spec).arrays
+    assert all(np.array_equal(read[name], array) for name, array in weights.arrays.items())
+    for place in range(0, len(content), 7):
+        (tmp_path / BEST_POLICY).write_bytes(
+            content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+        )
+        with pytest.raises(ConfigurationError):
+            read_best(tmp_path, spec)
 
 
 def test_a_broken_reward_spoils_one_rollout_and_not_those_that_follow() -> None:
