@@ -22,7 +22,7 @@ from dppo_redis.playing import Player
 from dppo_redis.plugins import first_line
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import EnvironmentSource, Spec
-from ops.policies import load_learnt
+from ops.policies import check_playing, load_learnt
 from ops.video import Video, check_video
 from workers.seeding import evaluation_seeds
 
@@ -145,8 +145,7 @@ def _play_all(show: Show, options: EnjoyOptions) -> None:
 
 
 def _check_options(options: EnjoyOptions) -> None:
-    if options.episodes < 1:
-        raise ConfigurationError(f"episodes: at least 1 (got {options.episodes})")
+    check_playing(options.episodes, options.seed)
     if options.fps is not None and not 0 < options.fps <= 1000:
         raise ConfigurationError(f"fps: above 0 and at most 1000 (got {options.fps:g})")
     if options.video is not None:

@@ -5,17 +5,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import Annotated, Any
 
 import numpy as np
 import tyro
 
 from dppo_redis.arguments import parse_arguments
-from dppo_redis.errors import ConfigurationError, ExitStatus, StoppedError
+from dppo_redis.errors import ExitStatus, StoppedError
 from dppo_redis.logs import configure
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import RunDescription
-from ops.policies import load_learnt
+from ops.policies import check_playing, load_learnt
 from workers.evaluate import evaluate
 
 
@@ -42,8 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     configure("evaluate")
     stop = StopRequest().install()
     options = parse_arguments(EvaluateOptions, argv, "dppo-redis evaluate")
-    if options.episodes < 1:
-        raise ConfigurationError(f"episodes: at least 1 (got {options.episodes})")
+    check_playing(options.episodes, options.seed)
     learnt = load_learnt(options.run_dir, options.checkpoint)
     join = replace(learnt.description.join, seed=options.seed, evaluation_episodes=options.episodes)
     sampling = np.random.default_rng(options.seed) if options.stochastic else None
@@ -51,13 +51,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = evaluate(learnt.policy(), RunDescription(learnt.description.spec, join), stop, sampling)
     except StoppedError:
         return stop.exit_status
-    half = 1.96 * result.return_std / math.sqrt(result.episodes)  # 95 % interval of the mean
+    half = half_width(result.return_std, result.episodes)
     summary: dict[str, Any] = {
         "run": learnt.run,
         "checkpoint": options.checkpoint,
         "return_mean": result.return_mean,
         "return_std": result.return_std,
-        "interval": [result.return_mean - half, result.return_mean + half],
+        "interval": None if half is None else [result.return_mean - half, result.return_mean + half],
         "length_mean": result.length_mean,
         "episodes": result.episodes,
         "update": result.update,
@@ -67,10 +67,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps(summary))
     else:
         how = "stochastic" if options.stochastic else "greedy"
+        interval = "" if half is None else f" ± {half:.2f} (95 %)"
+        episodes = "1 episode" if result.episodes == 1 else f"{result.episodes} episodes"
         print(
             f"{learnt.run}, {options.checkpoint} ({result.trained_steps:,} steps): "
-            f"return {result.return_mean:.2f} ± {half:.2f} (95 %), "
+            f"return {result.return_mean:.2f}{interval}, "
             f"standard deviation {result.return_std:.2f}, "
-            f"mean length {result.length_mean:.1f}, over {result.episodes} {how} episodes"
+            f"mean length {result.length_mean:.1f}, over {episodes}, {how}"
         )
     return ExitStatus.DONE
+
+
+def half_width(std: float, episodes: int) -> float | None:
+    """Of the 95 % interval of a mean by Student's t, t s / sqrt(n - 1); None for one episode, which has none.
+
+    `std` is the standard deviation s of the episodes played, with n below its root.
+    """
+    return student_t(episodes - 1) * std / math.sqrt(episodes - 1) if episodes > 1 else None
+
+
+def student_t(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t: exact for 1 and 2 degrees of freedom, else within 1 % of it.
+
+    Expanded in their inverse (Abramowitz and Stegun, 26.7.5).
+    """
+    if freedom <= 2:
+        return math.tan(0.475 * math.pi) if freedom == 1 else 0.95 * math.sqrt(2 / (1 - 0.95**2))
+    z = NormalDist().inv_cdf(0.975)
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return sum(term / freedom**power for power, term in enumerate(terms))

@@ -8,7 +8,7 @@ from dppo_redis.config import RunConfig, load_toml
 from dppo_redis.environments import inspect
 from dppo_redis.errors import ConfigurationError, WireError
 from dppo_redis.exports import adapt, is_export, read_export
-from dppo_redis.run_files import CHECKPOINTS, CONFIG, describe, read_best
+from dppo_redis.run_files import BEST_POLICY, CHECKPOINTS, CONFIG, describe, read_best
 from dppo_redis.spec import RunDescription, Spec, describe_run
 from dppo_redis.weights import Weights
 from ops.run_directory import run_in
@@ -34,6 +34,18 @@ class Learnt:
             raise ConfigurationError(f"the policy of {self.run} does not fit its spec: {error}") from error
 
 
+def check_playing(episodes: int, seed: int) -> None:
+    """Refuse episodes that cannot be played.
+
+    Raises:
+        ConfigurationError: with the knob.
+    """
+    if episodes < 1:
+        raise ConfigurationError(f"episodes: at least 1 (got {episodes})")
+    if seed < 0:
+        raise ConfigurationError(f"seed: at least 0 (got {seed})")
+
+
 def load_learnt(directory: Path, checkpoint: str) -> Learnt:
     """The policy in a run's directory or an export.
 
@@ -52,6 +64,8 @@ def load_learnt(directory: Path, checkpoint: str) -> Learnt:
     description = describe(config)
     if checkpoint == "best":
         weights = read_best(directory, description.spec)
+    elif Path(checkpoint).name == BEST_POLICY:
+        weights = read_best(Path(checkpoint).parent, description.spec)
     elif is_export(Path(checkpoint)):
         export = read_export(Path(checkpoint))
         weights = adapt(export.weights, export.spec, description.spec, f"{checkpoint} is an export")

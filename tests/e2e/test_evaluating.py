@@ -40,7 +40,7 @@ def test_the_same_seed_plays_the_same_episodes_also_when_actions_are_drawn(run_d
         with Command("evaluate", *arguments, cwd=run_dir) as command:
             assert command.wait(30) == ExitStatus.DONE
             lines.append(command.out)
-    assert "5 stochastic episodes" in lines[0]
+    assert "5 episodes, stochastic" in lines[0]
     assert lines[0] == lines[1] != lines[2]
 
 
@@ -49,6 +49,7 @@ def test_the_same_seed_plays_the_same_episodes_also_when_actions_are_drawn(run_d
     [
         (["{run}", "--checkpoint", "missing.pt"], "missing.pt"),
         (["{run}", "--episodes", "0"], "episodes"),
+        (["{run}", "--seed", "-1"], "seed"),
         (["/"], "holds no run"),
     ],
 )

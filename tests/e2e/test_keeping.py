@@ -106,6 +106,7 @@ def test_ctrl_c_leaves_a_whole_video(run_dir: Path, tmp_path: Path) -> None:
         (["--video", "film.avi"], "has to end in .mp4 or .gif"),
         (["--video", "gone/film.gif"], "gone"),
         (["--episodes", "0"], "episodes"),
+        (["--seed", "-1", "--video", "film.gif"], "seed"),
         (["--fps", "0", "--video", "film.gif"], "fps"),
         (["--video", "film.gif", "--checkpoint", "last"], "holds no checkpoint"),
     ],
