@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return stop.exit_status
         with closing(Video(options.video, fps)) as video:
             _play_all(Show(env, player, None, video, stop), options)
-    print(f"wrote {options.video}: {video.frames} frames, {fps:g} per second")
+    print(f"wrote {options.video}: {video.frames} frames, {video.fps:.3g} per second")
     return stop.exit_status
 
 

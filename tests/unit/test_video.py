@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from imageio import v3
 
 from dppo_redis.errors import ConfigurationError
 from ops import video
@@ -24,3 +25,18 @@ def test_pictures_of_another_kind_are_refused_by_what_they_are(tmp_path: Path) -
             film.add(picture)
     film.close()
     assert film.frames == 1
+
+
+@pytest.mark.parametrize("fps", [20, 30, 40, 50, 60, 125, 1000])
+def test_a_gif_lasts_as_long_as_what_it_shows(tmp_path: Path, fps: int) -> None:
+    """With delays that players heed: from 20 ms on."""
+    rng = np.random.default_rng(0)
+    film = Video(tmp_path / "film.gif", fps)
+    for _ in range(fps):
+        film.add(rng.integers(0, 255, (8, 8, 3), np.uint8))
+    film.close()
+    delay = v3.immeta(tmp_path / "film.gif")["duration"]
+    assert delay >= 20
+    assert len(v3.imread(tmp_path / "film.gif")) == film.frames
+    assert film.frames * delay == pytest.approx(1000, rel=0.12)
+    assert film.fps == 1000 / delay
