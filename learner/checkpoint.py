@@ -151,7 +151,8 @@ class Checkpoints:
         kept = {file, *self._resumable()[: self._keep]}
         half_written = self.directory.glob("*.writing")  # by a process that was killed
         for old in (*(set(self.files()) - kept), *half_written):
-            old.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # what cannot be removed costs room, not the learner
+                old.unlink(missing_ok=True)
         return file
 
     def files(self) -> list[Path]:

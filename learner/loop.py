@@ -61,6 +61,7 @@ class Learner:
         self.checkpoint_time = 0.0  # seconds since 1970
         self.saved_epoch = 0
         self.save_failures = 0
+        self.milestone_owed = False
         self.waited_s = 0.0
         self.wait_share = 0.0
         self.paused_at: float | None = None  # monotonic
@@ -175,15 +176,16 @@ class Learner:
         """By the clock; in lock-step mode, where a run must be able to go on exactly, by the update."""
         progress, checkpoint = self.progress, self.config.checkpoint
         milestone = is_milestone(steps_before, progress.trained_steps, checkpoint.milestone_steps)
+        self.milestone_owed |= milestone
         if self.lock_step is not None:
             due = self.lock_step.starts_segment(progress.update)
         else:
             due = time.monotonic() - self.saved_at >= checkpoint.interval_s
         if due or milestone:
-            self.save(milestone=milestone)
+            self.save()
 
-    def save(self, *, milestone: bool = False) -> None:
-        """Write a checkpoint; a full disk is reported and tried again later."""
+    def save(self) -> None:
+        """Write a checkpoint, and the milestone owed; a full disk is reported and tried again later."""
         self._advance_clock()
         snapshot = Snapshot(
             progress=self.progress,
@@ -196,7 +198,8 @@ class Learner:
         )
         self.saved_at, self.saved_epoch = time.monotonic(), snapshot.epoch
         try:
-            self.checkpoints.save(self.ppo, snapshot, self.authority.confirm, milestone=milestone)
+            self.checkpoints.save(self.ppo, snapshot, self.authority.confirm, milestone=self.milestone_owed)
+            self.milestone_owed = False
             self.checkpoint_update, self.checkpoint_time = self.progress.update, round(time.time(), 1)
             self.history.write("saved", update=self.progress.update, epoch=snapshot.epoch)
         except CheckpointError as error:

@@ -37,7 +37,7 @@ ENDLESS = 10**9
 DEADLINE_S = 20.0
 
 
-def config_of(env_steps: int) -> RunConfig:
+def config_of(env_steps: int, milestone_steps: int | None = None) -> RunConfig:
     """CartPole with two environments, rollouts of 16 steps and two of them in each batch."""
     return make_config(
         env_id="CartPole-v1",
@@ -48,7 +48,7 @@ def config_of(env_steps: int) -> RunConfig:
         vectorization="sync",
         network={"hidden": [8]},
         ppo={"batch_steps": BATCH, "minibatch_size": 32, "update_epochs": 2},
-        checkpoint={"interval_s": 3600, "keep": 3},
+        checkpoint={"interval_s": 3600, "keep": 3, "milestone_steps": milestone_steps},
     )
 
 
@@ -96,10 +96,15 @@ class Training:
 
 @contextmanager
 def training(
-    server: RedisServer, client: Client, keys: RunKeys, directory: Path, env_steps: int
+    server: RedisServer,
+    client: Client,
+    keys: RunKeys,
+    directory: Path,
+    env_steps: int,
+    milestone_steps: int | None = None,
 ) -> Iterator[Training]:
     """Both run until the block ends, or until the learner has reached its goal."""
-    config = config_of(env_steps)
+    config = config_of(env_steps, milestone_steps)
     values = config.model_dump(exclude_none=True, mode="json")
     (directory / "config.toml").write_text(tomli_w.dumps(values), encoding="utf-8")
     argv = ["--run", keys.run, "--run-dir", str(directory), "--redis", server.url]
@@ -154,6 +159,22 @@ def test_three_updates_leave_metrics_status_and_a_checkpoint(
     assert integer(private_client.exists(keys.lease)) == 0
     assert ledger_of(private_client, keys)["steps:trained"] == THREE_UPDATES
     assert imbalance(private_client, keys) == 0
+
+
+def test_a_milestone_that_could_not_be_saved_is_saved_later(
+    private_server: RedisServer, private_client: Client, keys: RunKeys, tmp_path: Path
+) -> None:
+    """The second of three updates owes one, and a directory stands in its place."""
+    train_to_the_end(private_server, private_client, keys, tmp_path, BATCH)
+    RunStore(private_client, keys).set_state(RUN)
+    in_the_way = tmp_path / "checkpoints" / f"milestone-{2 * BATCH:012d}.pt"
+    in_the_way.mkdir()
+    with training(private_server, private_client, keys, tmp_path, THREE_UPDATES, 2 * BATCH) as run:
+        assert run.learner.result(DEADLINE_S) is ExitStatus.DONE
+        run.actor.wait_for_the_end()
+    in_the_way.rmdir()
+    milestones = [file.name for file in (tmp_path / "checkpoints").glob("milestone-*")]
+    assert milestones == [f"milestone-{THREE_UPDATES:012d}.pt"]
 
 
 def test_the_metrics_stream_holds_the_rows_of_the_file(
