@@ -1,6 +1,7 @@
 """`dppo-redis export`: what a run has learnt, in files that need neither this package nor Redis."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -41,9 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     learnt = load_learnt(options.run_dir, options.checkpoint)
     learnt.policy()  # whether the weights fit the spec
     extra: dict[str, Any] = {"checkpoint": options.checkpoint}
-    _make_room(options.to)
-    if with_graph:
-        extra["onnx"] = _write_graph(options.to, learnt)
+    add_graph(options.to, learnt, extra, wanted=with_graph)
     write_export(options.to, Export(learnt.run, learnt.description.spec, learnt.weights), extra=extra)
     files = [ARRAYS, DESCRIPTION, *([extra["onnx"]["file"]] if with_graph else [])]
     print(
@@ -67,14 +66,6 @@ def _check_target(options: ExportOptions) -> None:
         raise ConfigurationError(f"--to {target} holds an export: pass --overwrite or another directory")
 
 
-def _make_room(target: Path) -> None:
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        (target / GRAPH).unlink(missing_ok=True)
-    except OSError as error:
-        raise ConfigurationError(f"cannot write the export {target}: {error.strerror}") from error
-
-
 def _wants_graph(asked: str) -> bool:
     """Whether to write a graph; torch is imported only where the answer may be yes."""
     if asked == "no":
@@ -88,7 +79,23 @@ def _wants_graph(asked: str) -> bool:
     return is_installed()
 
 
-def _write_graph(directory: Path, learnt: Learnt) -> dict[str, Any]:
-    from ops.onnx_graph import write_graph
+def add_graph(target: Path, learnt: Learnt, extra: dict[str, Any], *, wanted: bool) -> None:
+    """Write the graph, if one is wanted, and its entry in the description; that of an earlier export goes.
 
-    return write_graph(directory / GRAPH, learnt.weights, learnt.description.spec)
+    It is whole before anything of an earlier export is touched: not every network can be written so.
+    """
+    graph, aside = target / GRAPH, target / f"{GRAPH}.writing"
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        if wanted:
+            from ops.onnx_graph import write_graph
+
+            extra["onnx"] = {"file": GRAPH, **write_graph(aside, learnt.weights, learnt.description.spec)}
+            aside.replace(graph)
+        else:
+            graph.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write the export {target}: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)

@@ -136,7 +136,6 @@ def write_graph(file: Path, weights: Weights, spec: Spec) -> dict[str, Any]:
             "pass --onnx no for an export without"
         ) from error
     return {
-        "file": file.name,
         "inputs": {
             name: {"shape": ["batch", *x.shape[1:]], "dtype": _dtype(x)} for name, x in tensors.items()
         },

@@ -8,11 +8,15 @@ import onnxruntime
 import pytest
 
 from dppo_redis.acting import ActingPolicy
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.exports import GRAPH
 from dppo_redis.spaces import describe_observations
-from dppo_redis.spec import Spec
+from dppo_redis.spec import NetworkSpec, Spec
+from ops.export import add_graph
 from ops.onnx_graph import feed, write_graph
+from ops.policies import Learnt
 from tests.envs.observations import Grid
-from tests.factories import box, discrete, make_spec, random_observations
+from tests.factories import box, discrete, make_description, make_spec, random_observations
 from tests.unit.test_exports import LSTM, MASKED, NAMED, learnt
 
 GRID = describe_observations(Grid.observation_space)
@@ -54,3 +58,14 @@ def _compare(session: onnxruntime.InferenceSession, policy: ActingPolicy, count:
         same = (policy.action.split(policy.greedy(x))[0].tolist() for x in (answers[0], outputs))
         assert next(same) == next(same)
         theirs = answers[1] if len(answers) > 1 else theirs
+
+
+def test_a_policy_that_no_graph_can_hold_leaves_the_earlier_export_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / GRAPH).write_bytes(b"of an earlier export")
+    spec = make_spec(network=NetworkSpec(custom="tests.networks:LooksAtNumbers"))
+    learnt_here = Learnt("run", make_description(spec), learnt(spec))
+    with pytest.raises(ConfigurationError, match="--onnx no"):
+        add_graph(tmp_path, learnt_here, {}, wanted=True)
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"of an earlier export"]
+    add_graph(tmp_path, learnt_here, {}, wanted=False)
+    assert list(tmp_path.iterdir()) == []
