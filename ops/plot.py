@@ -86,5 +86,5 @@ def read_metrics(directory: Path) -> list[Row]:
     file = directory / "metrics.csv"
     if not file.exists():
         return []
-    with file.open(newline="", encoding="utf-8") as stream:
+    with file.open(newline="", encoding="utf-8", errors="replace") as stream:
         return [row for row in csv.DictReader(stream) if None not in row and None not in row.values()]

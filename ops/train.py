@@ -101,6 +101,10 @@ def _refuse_another_plan(directory: RunDirectory, config: RunConfig, spaces: Env
             "a resumed run keeps its lock-step mode, and in it its actors, environments and segments: "
             "leave that setting out, or start a new run"
         )
+    if stored.init_from != config.init_from:
+        raise ConfigurationError(
+            "a resumed run goes on with its own checkpoint: leave --init-from out, or start a new run"
+        )
     differences = before.spec.differences(now.spec)
     if differences:
         raise ConfigurationError(

@@ -87,12 +87,21 @@ def test_milestones_stay_and_are_the_same_in_both(runs: dict[str, Path]) -> None
     _assert_bit_equal(_learnt(runs["whole"], name), _learnt(runs["halves"], name))
 
 
-def test_a_resume_with_another_fleet_is_refused(runs: dict[str, Path]) -> None:
-    arguments = ("train", "--resume", "--run-dir", str(runs["whole"]), "--actors", "2")
+@pytest.mark.parametrize(
+    ("more", "cause"),
+    [
+        (["--actors", "2"], "keeps its lock-step mode"),
+        (["--init-from", "halves"], "goes on with its own checkpoint"),
+    ],
+)
+def test_a_resume_with_another_fleet_or_beginning_is_refused(
+    runs: dict[str, Path], more: list[str], cause: str
+) -> None:
+    arguments = ("train", "--resume", "--run-dir", str(runs["whole"]), *more)
     with Command(*arguments, cwd=runs["whole"].parent) as command:
         assert command.wait(30) == ExitStatus.CONFIGURATION
         (line,) = command.error_lines
-        assert "keeps its lock-step mode" in line
+        assert cause in line
 
 
 def test_an_outside_actor_is_sent_home_with_one_line_and_training_goes_on(tmp_path: Path) -> None:
