@@ -7,15 +7,14 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TextIO
 
-from torch.utils.tensorboard import SummaryWriter
-
 from dppo_redis.files import write_aside
 from dppo_redis.logs import Rarely
+from learner.board import Board
 from learner.ppo_update import UpdateReport
 
 CSV_NAME = "metrics.csv"
@@ -91,8 +90,7 @@ class MetricsFiles:
         self._writer = csv.DictWriter(self._csv, _COLUMNS)
         # What an earlier process wrote after the checkpoint is hidden.
         purged = int(kept[-1]["trained_steps"]) + 1 if kept else 0
-        self._board = SummaryWriter(str(directory / "tensorboard"), purge_step=purged)
-        self._evaluated: int | None = None
+        self._board = Board(directory / "tensorboard", purged)
         self._rarely = Rarely()
 
     def write(self, record: UpdateRecord) -> None:
@@ -100,21 +98,10 @@ class MetricsFiles:
         values = asdict(record)
         try:
             self._writer.writerow(values)
-            self._write_board(record, values)
+            self._board.write(values)
         except OSError as error:
             if self._rarely.due():
                 _log.error("cannot write metrics: %s", error)
-
-    def _write_board(self, record: UpdateRecord, values: Mapping[str, float | None]) -> None:
-        for name, tag in _TAGS.items():
-            value = values[name]
-            if value is not None:
-                self._board.add_scalar(tag, value, record.trained_steps)
-        for tag, value in _of_each_staleness(record):
-            self._board.add_scalar(tag, value, record.trained_steps)
-        if record.evaluation_steps is not None and record.evaluation_steps != self._evaluated:
-            self._evaluated = record.evaluation_steps
-            self._board.add_scalar("return/evaluation", record.evaluation_return, record.evaluation_steps)
 
     def close(self) -> None:
         """Flush and close."""
@@ -123,34 +110,6 @@ class MetricsFiles:
                 close()
             except OSError as error:
                 _log.error("the last metrics are lost: %s", error)
-
-
-_TAGS = {
-    "return_mean": "return/training",
-    "staleness_mean": "staleness/mean",
-    "staleness_max": "staleness/max",
-    "policy_loss": "loss/policy",
-    "value_loss": "loss/value",
-    "entropy": "policy/entropy",
-    "approx_kl": "policy/approx_kl",
-    "clip_fraction": "policy/clip_fraction",
-    "ratio_error": "policy/ratio_error",
-    "drift_ratio": "drift/ratio",
-    "drift_kl": "drift/kl",
-    "drift_clip_fraction": "drift/clip_fraction",
-    "drift_effective_share": "drift/effective_share",
-    "explained_variance": "value/explained_variance",
-    "learning_rate": "optimiser/learning_rate",
-    "wait_s": "time/wait_s",
-    "update_s": "time/update_s",
-}
-
-
-def _of_each_staleness(record: UpdateRecord) -> Iterator[tuple[str, float]]:
-    """TensorBoard's tags and numbers: one curve for each age of the data."""
-    for staleness, numbers in json.loads(record.drift_by_staleness).items():
-        for name in ("ratio", "kl", "clip_fraction", "effective_share"):
-            yield f"drift_{name}/staleness_{staleness}", numbers[name]
 
 
 def _rows_before(file: Path, first_update: int) -> list[dict[str, str]]:

@@ -2,10 +2,13 @@
 
 import csv
 import json
+from dataclasses import asdict
 from pathlib import Path
 
+import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from learner.board import Board
 from learner.drift import Drift
 from learner.metrics import CSV_NAME, MetricsFiles, UpdateRecord, make_record
 from learner.ppo_update import UpdateReport
@@ -100,3 +103,22 @@ def test_a_resumed_run_goes_on_behind_the_rows_that_its_checkpoint_stands_for(tm
     assert rows[2]["staleness_max"] == "3"
     board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [event.step for event in board.Scalars("drift/kl")] == [2048 * update for update in range(1, 6)]
+
+
+def test_a_disk_that_refuses_tensorboard_its_file_costs_no_row_and_only_the_curves_of_that_time(
+    tmp_path: Path,
+) -> None:
+    in_the_way = tmp_path / "tensorboard"
+    in_the_way.touch()
+    files = MetricsFiles(tmp_path, first_update=0)
+    files.write(record_of(AGES))
+    files.close()
+    assert len((tmp_path / CSV_NAME).read_text().splitlines()) == 2
+    board = Board(in_the_way, 0, pause_s=0)
+    with pytest.raises(OSError, match="tensorboard"):
+        board.write(asdict(record_of(AGES)))
+    in_the_way.unlink()
+    board.write(asdict(record_of(AGES, update=2)))
+    board.close()
+    curves = EventAccumulator(str(in_the_way)).Reload()
+    assert [event.step for event in curves.Scalars("drift/kl")] == [2 * 2048]
