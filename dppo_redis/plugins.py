@@ -25,8 +25,10 @@ def import_named(name: str, knob: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
+        missing = isinstance(error, ModuleNotFoundError)
         raise ConfigurationError(
             f"{knob}: {name!r} cannot be imported as module:Name: {type(error).__name__}: {first_line(error)}"
+            f"{'; modules are found in the working directory and on PYTHONPATH' if missing else ''}"
         ) from error
 
 

@@ -69,14 +69,14 @@ class Video:
 def _gif_timing(fps: float) -> tuple[int, int]:
     """Which share of the pictures a gif shows, one in k, and the delay after each in milliseconds.
 
-    The smallest k whose delay is long enough and, rounded to the ticks of a gif, within a tenth.
+    The smallest k whose delay is long enough and, rounded to the ticks of a gif, within an eighth.
     """
     for every in itertools.count(math.ceil(_GIF_SHORTEST_MS * fps / 1000)):
         wanted_ms = 1000 * every / fps
         delay_ms = _GIF_TICK_MS * round(wanted_ms / _GIF_TICK_MS)
-        if math.isclose(delay_ms, wanted_ms, rel_tol=0.1):
+        if math.isclose(delay_ms, wanted_ms, rel_tol=0.12):  # 30 ms for 33 among them
             return every, delay_ms
-    raise AssertionError("from 50 ms on every delay is within a tenth")
+    raise AssertionError("from 50 ms on every delay is near enough")
 
 
 def check_video(file: Path) -> None:

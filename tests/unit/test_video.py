@@ -38,5 +38,6 @@ def test_a_gif_lasts_as_long_as_what_it_shows(tmp_path: Path, fps: int) -> None:
     delay = v3.immeta(tmp_path / "film.gif")["duration"]
     assert delay >= 20
     assert len(v3.imread(tmp_path / "film.gif")) == film.frames
-    assert film.frames * delay == pytest.approx(1000, rel=0.12)
+    assert film.frames * delay == pytest.approx(1000, rel=0.13)
     assert film.fps == 1000 / delay
+    assert film.fps >= 20
