@@ -17,14 +17,12 @@ from dppo_redis.acting import ActingPolicy
 from dppo_redis.config import RunConfig
 from dppo_redis.environments import inspect
 from dppo_redis.errors import (
-    CheckpointError,
     ConfigurationError,
     DppoError,
     EnvironmentBrokenError,
     ExitStatus,
     StoppedError,
 )
-from dppo_redis.ledger import Books, Ledger
 from dppo_redis.logs import configure
 from dppo_redis.pacing import as_used, derive
 from dppo_redis.run_store import Evaluation
@@ -33,13 +31,10 @@ from dppo_redis.spec import RunDescription, describe_run, source_of
 from dppo_redis.weights import Weights
 from learner.batch import stack
 from learner.build import build_ppo, check_network
-from learner.checkpoint import Checkpoints, Snapshot
 from learner.goal import Finished, Goal, judge_goal
-from learner.intake import Marks
 from learner.metrics import MetricsFiles, make_record
 from learner.ppo_update import PpoUpdate, UpdateReport
 from learner.progress import Progress
-from learner.staleness import Lineage
 from learner.warm_start import check_before_start, warm_start
 from ops import cli
 from ops.ageing import PolicyHistory
@@ -47,6 +42,7 @@ from ops.options import SerialOptions, read_options
 from ops.plot import plot_run
 from ops.run_directory import check, choose, claim, prepare, write_summary
 from ops.serial_sampling import Sampling, make_sampling
+from ops.serial_saving import Saving
 from ops.view import Screen, derived_table, progress_stream, summary_table
 from workers.evaluate import evaluate, keep_best
 from workers.watchdog import Watchdog
@@ -68,6 +64,7 @@ class Serial:
     screen: Screen
     stop: StopRequest
     age: int = 0  # updates that the behaviour policy lies behind
+    saving: Saving | None = None  # None: no checkpoints are left
 
     def __post_init__(self) -> None:
         self.progress = Progress()
@@ -82,6 +79,7 @@ class Serial:
 
     def run(self) -> None:
         """Train until the goal is reached or a stop is asked for."""
+        self._save_when_due(steps_before=0)
         while self.finished is None and not self.stop.requested:
             policy = self.history.behaviour(self._policy())
             started = time.monotonic()
@@ -92,16 +90,22 @@ class Serial:
             collected = time.monotonic()
             staleness = [self.progress.update - policy.weights.update] * len(rollouts)
             batch = stack(rollouts, staleness)
-            report = self.ppo.update(batch, self.progress.trained_steps / self.config.env_steps)
+            steps_before = self.progress.trained_steps
+            report = self.ppo.update(batch, steps_before / self.config.env_steps)
             self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist())
             self.progress.train_s = time.monotonic() - self.began
             if time.monotonic() >= self.next_evaluation:
                 self._evaluate()
             self._record(report, staleness[0], collected - started, time.monotonic() - collected)
+            self._save_when_due(steps_before)
             self._judge()
         if not self.stop.requested and not self._is_evaluated():
             self._evaluate()
             self._judge()
+
+    def _save_when_due(self, steps_before: int) -> None:
+        if self.saving is not None:
+            self.saving.save_when_due(self.ppo, self.progress, steps_before)
 
     def _policy(self) -> ActingPolicy:
         steps = self.progress.trained_steps
@@ -176,27 +180,6 @@ class Serial:
                 f"evaluation {f'{evaluation.return_mean:.1f}' if evaluation else '-'}"
             )
 
-    def save(self, run: str) -> None:
-        """Leave what was learnt as a checkpoint, as the learner of a fleet does."""
-        progress = self.progress
-        ledger = Ledger({"steps:trained": progress.trained_steps})
-        snapshot = Snapshot(
-            progress=progress,
-            epoch=1,
-            version=progress.update + 1,
-            lineage=Lineage(),
-            marks=Marks(),
-            books=Books(ledger),
-            actor_boots={},
-        )
-        checkpoints = Checkpoints(
-            self.run_dir / "checkpoints", run, self.description.digest, self.config.checkpoint.keep
-        )
-        try:
-            checkpoints.save(self.ppo, snapshot)
-        except CheckpointError as error:
-            _log.error("%s", error)
-
     def summary(self) -> dict[str, Any]:
         """The object that --json prints: that of `train` without the broker's fields."""
         progress, evaluation, finished = self.progress, self.evaluation, self.finished
@@ -217,8 +200,15 @@ class Serial:
         }
 
 
-def make_serial(config: RunConfig, run_dir: Path, screen: Screen, stop: StopRequest, age: int = 0) -> Serial:
-    """All parts of a serial run; its files go to `run_dir`."""
+def make_serial(
+    config: RunConfig,
+    run_dir: Path,
+    screen: Screen,
+    stop: StopRequest,
+    age: int = 0,
+    run: str | None = None,
+) -> Serial:
+    """All parts of a serial run; its files go to `run_dir`, checkpoints only where it has a name."""
     spaces = inspect(source_of(config), use_mask=config.use_action_mask)
     derived = derive(config, spaces.observation, spaces.action, serial=True)
     description = describe_run(config, spaces.observation, spaces.action, derived.rollout_steps)
@@ -235,6 +225,7 @@ def make_serial(config: RunConfig, run_dir: Path, screen: Screen, stop: StopRequ
         screen=screen,
         stop=stop,
         age=age,
+        saving=None if run is None else Saving(run, run_dir, config, description),
     )
 
 
@@ -260,7 +251,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare(directory, as_used(config, derived), resume=False, sampling=sampling)
     screen = Screen(progress_stream(options.json))
     screen.print(derived_table(config, derived, serial=True))
-    serial = make_serial(config, directory.path, screen, stop, options.age)
+    serial = make_serial(config, directory.path, screen, stop, options.age, directory.run)
     failure: DppoError | None = None
     try:
         with Watchdog(config.env_timeout_s, stop, stopped_status=ExitStatus.INTERRUPTED):
@@ -270,7 +261,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         serial.metrics.close()
         serial.sampling.close()
-    serial.save(directory.run)
+    if serial.saving is not None:
+        serial.saving.save(serial.ppo, serial.progress)
     return _conclude(serial, directory.run, failure, json_wanted=options.json)
 
 

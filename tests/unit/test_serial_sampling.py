@@ -92,6 +92,34 @@ def test_a_run_goes_on_where_only_its_evaluations_fail(
     assert "no evaluation: step raised RuntimeError: the simulator lost its licence" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("lock_step", "kept"),
+    [(False, ["milestone-000000000016.pt"]), (True, ["checkpoint-000000000.pt", "checkpoint-000000002.pt"])],
+)
+def test_a_run_leaves_the_checkpoints_that_its_configuration_asks_for(
+    tmp_path: Path, lock_step: bool, kept: list[str]
+) -> None:
+    """Three updates: a milestone after the second, or segments of two."""
+    config = make_config(
+        env_id="tests.envs:Terminating-v0",
+        envs_per_actor=2,
+        actors=1,
+        rollout_steps=4,
+        env_steps=24,
+        lock_step=lock_step,
+        segment_updates=2,
+        ppo={"batch_steps": 8, "minibatch_size": 8},
+        checkpoint={"interval_s": 3600, "milestone_steps": None if lock_step else 16},
+    )
+    serial = make_serial(config, tmp_path, Screen(io.StringIO()), StopRequest(), run="mine")
+    serial.run()
+    serial.metrics.close()
+    serial.sampling.close()
+    files = {file.name for file in (tmp_path / "checkpoints").iterdir()}
+    assert files >= set(kept)
+    assert files - set(kept) <= {"checkpoint-000000002.pt"}
+
+
 def test_a_stop_is_heeded_while_nothing_can_be_used() -> None:
     stop = StopRequest()
     stop.request()
