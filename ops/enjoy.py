@@ -24,7 +24,7 @@ from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import EnvironmentSource, Spec
 from ops.policies import check_playing, load_learnt
 from ops.video import Video, check_video
-from workers.seeding import evaluation_seeds
+from workers.seeding import NO_VERSION, evaluation_seeds
 
 _USUAL_FPS = 30.0
 
@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _play_all(show: Show, options: EnjoyOptions) -> None:
     """Play the episodes and say how each one went."""
-    for number, seed in enumerate(evaluation_seeds(options.seed, 0, options.episodes), start=1):
+    for number, seed in enumerate(evaluation_seeds(options.seed, NO_VERSION, options.episodes), start=1):
         try:
             played = show.play(seed)
         except WindowClosedError:

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
 from typing import Annotated, Any
@@ -14,10 +14,11 @@ import tyro
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.errors import ExitStatus, StoppedError
 from dppo_redis.logs import configure
+from dppo_redis.run_store import Evaluation
 from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import RunDescription
-from ops.policies import check_playing, load_learnt
+from ops.policies import Learnt, check_playing, load_learnt
 from workers.evaluate import evaluate
+from workers.seeding import NO_VERSION, evaluation_seeds
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class EvaluateOptions:
     stochastic: bool = False
     """Draw actions from the policy instead of taking the most likely one"""
     seed: int = 0
-    """Seed of the episodes"""
+    """Seed of the episodes; with one seed every policy plays the same ones"""
     json: bool = False
     """Print one JSON object"""
 
@@ -45,10 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_arguments(EvaluateOptions, argv, "dppo-redis evaluate")
     check_playing(options.episodes, options.seed)
     learnt = load_learnt(options.run_dir, options.checkpoint)
-    join = replace(learnt.description.join, seed=options.seed, evaluation_episodes=options.episodes)
-    sampling = np.random.default_rng(options.seed) if options.stochastic else None
     try:
-        result = evaluate(learnt.policy(), RunDescription(learnt.description.spec, join), stop, sampling)
+        result = play(learnt, options, stop)
     except StoppedError:
         return stop.exit_status
     half = half_width(result.return_std, result.episodes)
@@ -76,6 +75,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"mean length {result.length_mean:.1f}, over {episodes}, {how}"
         )
     return ExitStatus.DONE
+
+
+def play(learnt: Learnt, options: EvaluateOptions, stop: StopRequest) -> Evaluation:
+    """Episodes that are the same for every policy, and none of those on which the best one was chosen.
+
+    Raises:
+        StoppedError: a stop was requested meanwhile.
+        EnvironmentBrokenError: the environment raised.
+    """
+    seeds = evaluation_seeds(options.seed, NO_VERSION, options.episodes)
+    sampling = np.random.default_rng(options.seed) if options.stochastic else None
+    return evaluate(learnt.policy(), learnt.description, stop, sampling, seeds)
 
 
 def half_width(std: float, episodes: int) -> float | None:

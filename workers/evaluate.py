@@ -69,20 +69,23 @@ def evaluate(
     description: RunDescription,
     stop: StopRequest,
     sampling: np.random.Generator | None = None,
+    seeds: Sequence[int] | None = None,
 ) -> Evaluation:
     """Play whole episodes, one per environment; greedy ones, unless `sampling` draws the actions.
+
+    Without `seeds` [episodes] every version plays other episodes of the run's own.
 
     Raises:
         StoppedError: a stop was requested meanwhile.
         EnvironmentBrokenError: the environment raised, or an episode does not end.
     """
     join, weights = description.join, policy.weights
-    # The version in the seed: every evaluation plays other episodes.
-    seeds = evaluation_seeds(join.seed, weights.version, join.evaluation_episodes)
+    if seeds is None:
+        seeds = evaluation_seeds(join.seed, weights.version, join.evaluation_episodes)
     returns: list[float] = []
     lengths: list[int] = []
     for first in range(0, len(seeds), _MOST_AT_ONCE):
-        some = seeds[first : first + _MOST_AT_ONCE]
+        some = list(seeds[first : first + _MOST_AT_ONCE])
         vector = _make_environments(description, len(some))
         environments = Environments(vector, some)
         try:

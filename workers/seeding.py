@@ -9,6 +9,8 @@ from enum import IntEnum
 
 from numpy.random import SeedSequence
 
+NO_VERSION = 0  # in the place of a publication's number, which begin at 1
+
 
 class _Purpose(IntEnum):
     ENVIRONMENT = 0
@@ -36,9 +38,9 @@ def actor_seeds(run_seed: int, slot: int, boot: int, count: int, builds: int = 0
     )
 
 
-def evaluation_seeds(run_seed: int, start: int, count: int) -> list[int]:
-    """Seeds of one evaluation's environments; `start` is what no other evaluation of the run has."""
-    return _integers(run_seed, _Purpose.EVALUATION, (start,), count)
+def evaluation_seeds(run_seed: int, version: int, count: int) -> list[int]:
+    """Seeds of one evaluation's environments; `version` is that of the weights, or NO_VERSION."""
+    return _integers(run_seed, _Purpose.EVALUATION, (version,), count)
 
 
 def _integers(run_seed: int, purpose: _Purpose, place: tuple[int, ...], count: int) -> list[int]:

@@ -1,15 +1,28 @@
 """Whole episodes, played for their returns."""
 
 import statistics
+from pathlib import Path
 
 import pytest
 
+from dppo_redis.acting import ActingPolicy
 from dppo_redis.errors import EnvironmentBrokenError
+from dppo_redis.run_files import describe
 from dppo_redis.shutdown import StopRequest
 from ops.bench.records import score
-from ops.evaluate import half_width
-from tests.factories import TERMINATING, make_description, make_policy, make_spec
-from workers.evaluate import evaluate
+from ops.evaluate import EvaluateOptions, half_width, play
+from ops.policies import load_learnt
+from ops.run_directory import RunDirectory, prepare
+from tests.factories import (
+    TERMINATING,
+    make_config,
+    make_description,
+    make_model,
+    make_policy,
+    make_spec,
+    make_weights,
+)
+from workers.evaluate import evaluate, keep_best
 
 
 def test_the_returns_are_those_of_whole_episodes() -> None:
@@ -39,3 +52,20 @@ def test_the_interval_is_student_s_as_that_of_the_scores(count: int) -> None:
 def test_many_episodes_have_the_normal_interval_and_one_has_none() -> None:
     assert half_width(10.0, 10_001) == pytest.approx(0.196, rel=1e-3)
     assert half_width(0.0, 1) is None
+
+
+def test_every_version_is_judged_by_the_same_episodes_and_none_by_those_that_chose_the_best(
+    tmp_path: Path,
+) -> None:
+    config = make_config(env_id="CartPole-v1", seed=3)
+    description = describe(config)
+    prepare(RunDirectory("run", tmp_path), config, resume=False)
+    played = []
+    for version in (1, 7):
+        weights = make_weights(description.spec, make_model(description.spec), version=version)
+        chosen = evaluate(ActingPolicy(weights, description.spec), description, StopRequest())
+        keep_best(tmp_path, weights, chosen)
+        options = EvaluateOptions(tmp_path, seed=3, episodes=chosen.episodes)
+        played.append(play(load_learnt(tmp_path, "best"), options, StopRequest()).return_mean)
+        assert played[-1] != chosen.return_mean
+    assert played[0] == played[1]
