@@ -29,6 +29,7 @@ from dppo_redis.run_files import (
     number_of,
     resumable_files,
 )
+from dppo_redis.spec import Spec
 from learner.intake import Marks
 from learner.ppo_update import PpoUpdate
 from learner.progress import Progress
@@ -180,7 +181,7 @@ class Checkpoints:
             self._refuse_unreadable(files)
             return None
         file, values = found
-        self._refuse_foreign(file, values)
+        self._refuse_foreign(file, values, ppo.spec)
         for damaged in files[: files.index(file)]:  # else they would stay the newest and push out good ones
             with contextlib.suppress(FileNotFoundError):  # a living learner may have removed it
                 damaged.rename(damaged.with_suffix(".damaged"))
@@ -203,18 +204,20 @@ class Checkpoints:
         if found is None:
             self._refuse_unreadable(files)
             return None
-        self._refuse_foreign(*found)
+        self._refuse_foreign(*found, ppo.spec)
         return self._load(found[1], ppo)
 
     def _refuse_unreadable(self, files: list[Path]) -> None:
         if files:
             raise CheckpointError(f"none of the {len(files)} checkpoints in {self.directory} can be read")
 
-    def _refuse_foreign(self, file: Path, values: dict[str, Any]) -> None:
-        if values["run"] != self._run or values["spec"] != self._spec:
+    def _refuse_foreign(self, file: Path, values: dict[str, Any], spec: Spec) -> None:
+        if values["run"] != self._run:
+            raise ConfigurationError(f"{file} belongs to run {values['run']}, this is run {self._run}")
+        if values["spec"] != self._spec:
+            differences = spec.differences(Spec.from_json(values["spec_values"]))
             raise ConfigurationError(
-                f"{file} belongs to run {values['run']} with spec {values['spec']}; "
-                f"this is run {self._run} with spec {self._spec}"
+                f"{file} belongs to run {values['run']}, but with another spec: {'; '.join(differences)}"
             )
 
     def _values(self, ppo: PpoUpdate, snapshot: Snapshot) -> dict[str, Any]:

@@ -92,18 +92,22 @@ def _needs_a_try(config: RunConfig, spaces: EnvironmentSpaces) -> bool:
 def _refuse_another_plan(directory: RunDirectory, config: RunConfig, spaces: EnvironmentSpaces) -> None:
     """What a checkpoint was made for cannot change in a resumed run."""
     stored = load_toml(directory.path / CONFIG)
-    before, now = (
-        describe_run(c, spaces.observation, spaces.action, c.rollout_steps or 1) for c in (stored, config)
-    )
+    seen = spaces
+    if stored.use_action_mask != config.use_action_mask:
+        seen = inspect(source_of(config), use_mask=stored.use_action_mask)
+    before = describe_run(stored, seen.observation, seen.action, stored.rollout_steps or 1)
+    now = describe_run(config, spaces.observation, spaces.action, config.rollout_steps or 1)
     plans = [(d.join.lock_step, d.join.lock_step and d.join.envs_per_actor) for d in (before, now)]
     if plans[0] != plans[1]:
         raise ConfigurationError(
             "a resumed run keeps its lock-step mode, and in it its actors, environments and segments: "
             "leave that setting out, or start a new run"
         )
-    if stored.init_from != config.init_from:
+    beginnings = [(c.init_from, c.ppo.initial_std) for c in (stored, config)]
+    if beginnings[0] != beginnings[1]:
         raise ConfigurationError(
-            "a resumed run goes on with its own checkpoint: leave --init-from out, or start a new run"
+            "init_from and ppo.initial_std say how a run begins, and a resumed one goes on with its own "
+            "checkpoint: leave that setting out, or start a new run"
         )
     differences = before.spec.differences(now.spec)
     if differences:

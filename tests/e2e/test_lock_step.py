@@ -91,7 +91,8 @@ def test_milestones_stay_and_are_the_same_in_both(runs: dict[str, Path]) -> None
     ("more", "cause"),
     [
         (["--actors", "2"], "keeps its lock-step mode"),
-        (["--init-from", "halves"], "goes on with its own checkpoint"),
+        (["--init-from", "halves"], "init_from"),
+        (["--ppo.initial-std", "0.5"], "initial_std"),
     ],
 )
 def test_a_resume_with_another_fleet_or_beginning_is_refused(

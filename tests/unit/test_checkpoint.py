@@ -395,8 +395,9 @@ class TestDamage:
             "run": make_checkpoints(tmp_path, run="other"),
             "spec": make_checkpoints(tmp_path, spec=BOX),
         }
-        with pytest.raises(ConfigurationError, match="belongs to run run"):
-            others[which].restore(make_trainer())
+        says = {"run": "belongs to run run, this is run other", "spec": "but with another spec: action: "}
+        with pytest.raises(ConfigurationError, match=says[which]):
+            others[which].restore(make_trainer(BOX if which == "spec" else SPEC))
 
 
 def change(file: Path, edit: Any) -> None:
