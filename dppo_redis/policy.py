@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from dppo_redis.actions import ActionSpec
+from dppo_redis.custom_network import CustomNetwork, load_custom
 from dppo_redis.features import FORBIDDEN
-from dppo_redis.networks import CustomNetwork, Inputs, InputSizes, Memory, Trunk, load_custom, mlp
+from dppo_redis.networks import Inputs, InputSizes, Memory, Trunk, mlp
 from dppo_redis.spaces import Array, FloatArray
 from dppo_redis.spec import Spec
 
