@@ -36,8 +36,8 @@ def to_actions(spec: ActionSpec, rows: Array, device: torch.device) -> Actions:
     """Rows [B, *row_shape] of actions as tensors."""
     categories, values = spec.split(rows)
     return Actions(
-        torch.from_numpy(np.ascontiguousarray(categories)).to(device),
-        torch.from_numpy(np.ascontiguousarray(values)).to(device),
+        torch.from_numpy(categories.copy()).to(device),
+        torch.from_numpy(values.copy()).to(device),
     )
 
 

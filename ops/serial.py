@@ -33,6 +33,7 @@ from dppo_redis.spec import RunDescription, describe_run, source_of
 from dppo_redis.weights import Weights
 from learner.batch import stack
 from learner.build import build_ppo, check_network
+from learner.cautions import Cautions
 from learner.checkpoint import Checkpoints, Snapshot
 from learner.goal import Finished, Goal, judge_goal
 from learner.intake import Marks
@@ -71,6 +72,7 @@ class Serial:
 
     def __post_init__(self) -> None:
         self.progress = Progress()
+        self.cautions = Cautions()
         self.history = PolicyHistory(self.age)
         self.goal = Goal(self.config.env_steps, self.config.target_return, self.config.target_on)
         self.evaluation: Evaluation | None = None
@@ -93,6 +95,7 @@ class Serial:
             staleness = [self.progress.update - policy.weights.update] * len(rollouts)
             batch = stack(rollouts, staleness)
             report = self.ppo.update(batch, self.progress.trained_steps / self.config.env_steps)
+            self.cautions.consider(report)
             self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist())
             self.progress.train_s = time.monotonic() - self.began
             if time.monotonic() >= self.next_evaluation:
