@@ -131,7 +131,7 @@ def inspect(source: EnvironmentSource, *, use_mask: bool = True) -> EnvironmentS
 
 
 def _try_out(env_id: str, env: gymnasium.Env[Any, Any]) -> list[tuple[Any, dict[str, Any]]]:
-    """Reset and step it, without its wrappers first: observation and info of the reset and of the step.
+    """One reset and one step, which may take long: observation and info of both.
 
     Raises:
         ConfigurationError: it raised, or speaks the API of Gym before 0.26.
@@ -145,13 +145,13 @@ def _try_out(env_id: str, env: gymnasium.Env[Any, Any]) -> list[tuple[Any, dict[
                 if "seed" not in str(error):
                     raise
                 answer = None  # reset() without the argument `seed`
-            two = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)
-            five = two and len(env.unwrapped.step(_sample(env.unwrapped.action_space, answer[1]))) == 5
-            if two and five:
+            if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict):
                 first, info = env.reset(seed=0)
-                second, *numbers, later = env.step(_sample(env.action_space, info))
-                plain_numbers(*numbers)
-                return [(first, copy.copy(info)), (second, later)]
+                info = copy.copy(info)
+                answer = _try_step(env, info)
+                if len(answer) == 5:
+                    plain_numbers(*answer[1:4])
+                    return [(first, info), (answer[0], answer[4])]
         except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
             raise ConfigurationError(
                 f"environment {env_id!r} raised in its first reset or step: {type(error).__name__}: {error}"
@@ -160,6 +160,18 @@ def _try_out(env_id: str, env: gymnasium.Env[Any, Any]) -> list[tuple[Any, dict[
         f"environment {env_id!r} does not speak the API of gymnasium 1.x: reset must return "
         "(observation, info) and step (observation, reward, terminated, truncated, info)"
     )
+
+
+def _try_step(env: gymnasium.Env[Any, Any], info: dict[str, Any]) -> tuple[Any, ...]:
+    """What a step answers: five values, or the four of old Gym, on which gymnasium's wrappers raise."""
+    try:
+        return env.step(_sample(env.action_space, info))
+    except ValueError:  # theirs, or the environment's own
+        _, info = env.unwrapped.reset(seed=0)
+        answer: tuple[Any, ...] = env.unwrapped.step(_sample(env.unwrapped.action_space, info))
+        if len(answer) == 5:
+            raise
+        return answer
 
 
 def _check_observation(env_id: str, space: gymnasium.Space[Any], observation: Any) -> None:

@@ -56,6 +56,7 @@ _ENTRY_POINTS = {
     "OddInfos-v0": "faults:OddInfos",
     "OtherShape-v0": "faults:OtherShape",
     "OldApi-v0": "faults:OldApi",
+    "FourValues-v0": "faults:FourValues",
     "OldestApi-v0": "faults:OldestApi",
     "OtherShapeLater-v0": "faults:OtherShapeLater",
     "CannotBeClosed-v0": "faults:CannotBeClosed",

@@ -244,6 +244,14 @@ class OldApi(gymnasium.Env[Vector, np.int64]):
         return np.zeros(2, np.float32), 1.0, False, {}
 
 
+class FourValues(FixedLength):
+    """Its reset is new, its step is not."""
+
+    def step(self, action: np.int64) -> tuple[Vector, float, bool, dict[str, Any]]:  # type: ignore[override]
+        observation, reward, terminated, _, info = super().step(action)
+        return observation, reward, terminated, info
+
+
 class OldestApi(OldApi):
     """Before that: reset takes no seed either."""
 

@@ -222,10 +222,16 @@ def test_an_argument_that_the_environment_does_not_take_is_one_line_that_names_i
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("env_id", ["tests.envs:OldApi-v0", "tests.envs:OldestApi-v0"])
-def test_the_api_of_old_gym_is_refused_at_the_start(env_id: str) -> None:
+@pytest.mark.parametrize("wrappers", [(), ("TimeLimit(max_episode_steps=5)",)], ids=["bare", "wrapped"])
+@pytest.mark.parametrize("env_id", ["OldApi", "OldestApi", "FourValues"])
+def test_the_api_of_old_gym_is_refused_at_the_start(env_id: str, wrappers: tuple[str, ...]) -> None:
     with pytest.raises(ConfigurationError, match=r"does not speak the API of gymnasium 1\.x"):
-        inspect(source(env_id))
+        inspect(source(f"tests.envs:{env_id}-v0", *wrappers))
+
+
+def test_an_environment_is_tried_out_with_a_single_step() -> None:
+    """It may take long: the second one of this takes an hour."""
+    assert inspect(source("tests.envs:Slow-v0", ms=3_600_000, quick=1)).action == discrete(2)
 
 
 @pytest.mark.parametrize(
