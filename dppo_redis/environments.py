@@ -4,9 +4,11 @@ import ast
 import copy
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import gymnasium
 import numpy as np
@@ -28,6 +30,8 @@ _NORMALISERS = {
     NormalizeReward: "ppo.normalise_returns",
 }
 _log = logging.getLogger("dppo")
+_AnyEnv = gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]
+_AnyEnvT = TypeVar("_AnyEnvT", bound=_AnyEnv)
 
 
 @dataclass(frozen=True)
@@ -115,8 +119,7 @@ def inspect(source: EnvironmentSource, *, use_mask: bool = True) -> EnvironmentS
             observation of another shape than its space, more than one reward for a step, or an action
             mask of another form than its actions.
     """
-    env = make_single(source)
-    try:
+    with closing_quietly(make_single(source)) as env:
         action = describe_actions(env.action_space)
         describe_observations(env.observation_space)
         shown = _try_out(source.env_id, env)
@@ -126,8 +129,6 @@ def inspect(source: EnvironmentSource, *, use_mask: bool = True) -> EnvironmentS
         for mask in masks:
             read_mask(mask, action)
         return EnvironmentSpaces(describe_observations(observed_space(env, action, bool(masks))), action)
-    finally:
-        _close(env)
 
 
 def _try_out(env_id: str, env: gymnasium.Env[Any, Any]) -> list[tuple[Any, dict[str, Any]]]:
@@ -232,12 +233,21 @@ def make_vector(
         ) from error
 
 
-def _close(env: gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
-    """Free what was only looked at; what goes wrong in it is logged, not raised."""
+def close_quietly(env: _AnyEnv) -> None:
+    """Free environments; what goes wrong in it is logged, not raised."""
     try:
         env.close()
     except (Exception, SystemExit) as error:  # noqa: BLE001 code of the user's
         _log.warning("closing %s raised %s: %s", env, type(error).__name__, first_line(error))
+
+
+@contextmanager
+def closing_quietly(env: _AnyEnvT) -> Iterator[_AnyEnvT]:
+    """An environment, or a vector of them, that is freed in the end."""
+    try:
+        yield env
+    finally:
+        close_quietly(env)
 
 
 def _make_plain(source: EnvironmentSource, masked: bool) -> gymnasium.Env[Any, Any]:
@@ -247,7 +257,7 @@ def _make_plain(source: EnvironmentSource, masked: bool) -> gymnasium.Env[Any, A
 def _make_native(source: EnvironmentSource, count: int) -> gymnasium.vector.VectorEnv[Any, Any, Any] | None:
     single = make_single(source)  # turns every reason for failure into one line
     spec, spaces = single.spec, (single.observation_space, single.action_space)
-    _close(single)
+    close_quietly(single)
     if spec is None or spec.vector_entry_point is None or spec.additional_wrappers:
         return None
     if source.env_kwargs.get("max_episode_steps") == -1:
@@ -260,7 +270,7 @@ def _make_native(source: EnvironmentSource, count: int) -> gymnasium.vector.Vect
         return None
     if _can_stand_for(native, *spaces):
         return native
-    _close(native)  # that of the Arcade Learning Environment shows other pictures, for one
+    close_quietly(native)  # that of the Arcade Learning Environment shows other pictures, for one
     return None
 
 
