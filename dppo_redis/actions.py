@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from dppo_redis.errors import ConfigurationError
-from dppo_redis.spaces import Array, all_finite, check_categories
+from dppo_redis.spaces import Array, all_finite, check_categories, keys_in_order
 
 SUPPORTED = "Discrete, MultiDiscrete, MultiBinary, Box of floats, and Dict and Tuple of these"
 
@@ -91,7 +91,7 @@ class BoxSpec:
 class CompositeSpec:
     """A Dict (with `names`, in their order) or a Tuple (without) of action spaces."""
 
-    names: tuple[str, ...] | None
+    names: tuple[str | int, ...] | None
     parts: tuple["Part", ...]
 
     @property
@@ -231,7 +231,7 @@ def describe_actions(space: gymnasium.Space[Any]) -> ActionSpec:
 
 def _describe(space: gymnasium.Space[Any]) -> Part:
     if isinstance(space, Dict):
-        names = tuple(sorted(space.spaces))
+        names = tuple(keys_in_order(space))
         return CompositeSpec(names, tuple(_describe(space.spaces[name]) for name in names))
     if isinstance(space, Tuple):
         return CompositeSpec(None, tuple(_describe(part) for part in space.spaces))

@@ -2,24 +2,36 @@
 
 import ast
 import copy
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
+from dppo_redis.action_masks import MASK, read_mask
 from dppo_redis.actions import ActionSpec, describe_actions
 from dppo_redis.errors import ConfigurationError
+from dppo_redis.plain_environment import PlainEnvironment, observed_space, plain_numbers
 from dppo_redis.plugins import find_modules_here, first_line, import_named
-from dppo_redis.spaces import Array, MaskSpace, ObservationSpec, describe_observations
+from dppo_redis.spaces import ObservationSpec, describe_observations
 from dppo_redis.spec import EnvironmentSource
 
 Vectorization = Literal["auto", "sync", "async"]
-MASK = "action_mask"
+_NORMALISERS = {
+    NormalizeObservation: "ppo.normalise_observations",
+    NormalizeReward: "ppo.normalise_returns",
+}
+_log = logging.getLogger("dppo")
+_AnyEnv = gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]
+_AnyEnvT = TypeVar("_AnyEnvT", bound=_AnyEnv)
 
 
 @dataclass(frozen=True)
@@ -71,11 +83,16 @@ def _wrap(env: gymnasium.Env[Any, Any], text: str) -> gymnasium.Env[Any, Any]:
             wrapped = wrapper(env, **arguments)
         if not isinstance(wrapped, gymnasium.Env):
             raise TypeError(f"it answered a {type(wrapped).__name__}, not an environment")
-        return wrapped
     except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
         raise ConfigurationError(
             f"wrappers: {text} cannot be applied: {type(error).__name__}: {first_line(error)}"
         ) from error
+    if type(wrapped) in _NORMALISERS:
+        raise ConfigurationError(
+            f"wrappers: {text} would keep statistics of its own in each environment, which neither other "
+            f"actors nor the learner nor an evaluation have: set {_NORMALISERS[type(wrapped)]} instead"
+        )
+    return wrapped
 
 
 def _parse_wrapper(text: str) -> tuple[str, dict[str, Any]]:
@@ -99,24 +116,27 @@ def inspect(source: EnvironmentSource, *, use_mask: bool = True) -> EnvironmentS
 
     Raises:
         ConfigurationError: it cannot be made, speaks the old Gym API, has an unsupported space, an
-            observation of another shape than its space, or an action mask of another than its actions.
+            observation of another shape than its space, more than one reward for a step, or an action
+            mask of another form than its actions.
     """
-    env = make_single(source)
-    try:
+    with closing_quietly(make_single(source)) as env:
         action = describe_actions(env.action_space)
         describe_observations(env.observation_space)
-        first, infos = _check_api(source.env_id, env)
-        _check_observation(source.env_id, env.observation_space, first)
-        masked = use_mask and MASK in infos
-        if masked:
-            _read_mask(infos[MASK], action)
-        return EnvironmentSpaces(describe_observations(_observation_space(env, action, masked)), action)
-    finally:
-        env.close()
+        shown = _try_out(source.env_id, env)
+        for observation, _ in shown:
+            _check_observation(source.env_id, env.observation_space, observation)
+        masks = [info[MASK] for _, info in shown if use_mask and MASK in info]
+        for mask in masks:
+            read_mask(mask, action)
+        return EnvironmentSpaces(describe_observations(observed_space(env, action, bool(masks))), action)
 
 
-def _check_api(env_id: str, env: gymnasium.Env[Any, Any]) -> tuple[Any, dict[str, Any]]:
-    """Refuse the API of Gym before 0.26: reset without info, step of four values. Returns reset's answer."""
+def _try_out(env_id: str, env: gymnasium.Env[Any, Any]) -> list[tuple[Any, dict[str, Any]]]:
+    """One reset and one step, which may take long: observation and info of both.
+
+    Raises:
+        ConfigurationError: it raised, or speaks the API of Gym before 0.26.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -126,12 +146,13 @@ def _check_api(env_id: str, env: gymnasium.Env[Any, Any]) -> tuple[Any, dict[str
                 if "seed" not in str(error):
                     raise
                 answer = None  # reset() without the argument `seed`
-            two = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)
-            five = two and len(env.unwrapped.step(_sample(env.unwrapped.action_space, answer[1]))) == 5
-            if two and five:
-                return env.reset(seed=0)
-        except ConfigurationError:
-            raise
+            if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict):
+                first, info = env.reset(seed=0)
+                info = copy.copy(info)
+                answer = _try_step(env, info)
+                if len(answer) == 5:
+                    plain_numbers(*answer[1:4])
+                    return [(first, info), (answer[0], answer[4])]
         except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
             raise ConfigurationError(
                 f"environment {env_id!r} raised in its first reset or step: {type(error).__name__}: {error}"
@@ -140,6 +161,18 @@ def _check_api(env_id: str, env: gymnasium.Env[Any, Any]) -> tuple[Any, dict[str
         f"environment {env_id!r} does not speak the API of gymnasium 1.x: reset must return "
         "(observation, info) and step (observation, reward, terminated, truncated, info)"
     )
+
+
+def _try_step(env: gymnasium.Env[Any, Any], info: dict[str, Any]) -> tuple[Any, ...]:
+    """What a step answers: five values, or the four of old Gym, on which gymnasium's wrappers raise."""
+    try:
+        return env.step(_sample(env.action_space, info))
+    except ValueError:  # theirs, or the environment's own
+        _, info = env.unwrapped.reset(seed=0)
+        answer: tuple[Any, ...] = env.unwrapped.step(_sample(env.unwrapped.action_space, info))
+        if len(answer) == 5:
+            raise
+        return answer
 
 
 def _check_observation(env_id: str, space: gymnasium.Space[Any], observation: Any) -> None:
@@ -156,10 +189,14 @@ def _check_observation(env_id: str, space: gymnasium.Space[Any], observation: An
 
 def _sample(space: gymnasium.Space[Any], info: dict[str, Any]) -> Any:
     """An action that the environment's mask, if it has one, allows."""
-    if MASK not in info:
+    try:
+        action = describe_actions(space)
+        allowed = np.split(read_mask(info[MASK], action), action.offsets[1:])
+    except (
+        KeyError,
+        ConfigurationError,
+    ):  # there is no mask, or a wrong one, which is refused where it is used
         return space.sample()
-    action = describe_actions(space)
-    allowed = np.split(_read_mask(info[MASK], action), action.offsets[1:])
     first = np.array([[flags.argmax() for flags in allowed]])
     actions = action.to_environment(action.join(first, np.zeros((1, action.dimensions), np.float32)))
     return next(iter(iterate(batch_space(space, 1), actions)))
@@ -174,102 +211,82 @@ def make_vector(
     arguments, else steps them one after another. Where the mode of automatic reset can be chosen
     it is SAME_STEP, which wastes no step; callers read the mode from the metadata. With `masked` the
     observations are a Dict of the observation and its action mask.
+
+    Raises:
+        ConfigurationError: they cannot be made, or not side by side.
     """
     if vectorization == "auto" and not masked and not source.wrappers:
         native = _make_native(source, count)
         if native is not None:
             return native
     builders = [partial(_make_plain, source, masked)] * count
-    if vectorization == "async":
-        return AsyncVectorEnv(builders, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
-    return SyncVectorEnv(builders, autoreset_mode=AutoresetMode.SAME_STEP)
+    try:
+        if vectorization == "async":
+            return AsyncVectorEnv(builders, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
+        return SyncVectorEnv(builders, autoreset_mode=AutoresetMode.SAME_STEP)
+    except ConfigurationError:
+        raise
+    except (Exception, SystemExit) as error:  # each with spaces of its own, for one
+        raise ConfigurationError(
+            f"environment {source.env_id!r} cannot be stepped {count} at a time: "
+            f"{type(error).__name__}: {first_line(error)}"
+        ) from error
 
 
-class _Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """One environment as our vectors want it.
-
-    It keeps `info` from them, which they cannot stack where its types vary; copies each observation,
-    as environments reuse their buffers; and puts the action mask beside the observation.
-    """
-
-    def __init__(self, env: gymnasium.Env[Any, Any], masked: bool) -> None:
-        super().__init__(env)
-        self._masked = masked
-        self._action = describe_actions(env.action_space)
-        self.observation_space = _observation_space(env, self._action, masked)
-
-    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
-        observation, info = self.env.reset(**arguments)
-        return self._observe(observation, info), {}
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        if not isinstance(reward, float):  # an array of one number, for example
-            numbers: Array = np.asarray(reward)
-            if numbers.size != 1:
-                raise ValueError(f"a reward of shape {numbers.shape}, where one number is needed")
-            reward = numbers.item()
-        return self._observe(observation, info), reward, terminated, truncated, {}
-
-    def _observe(self, observation: Any, info: dict[str, Any]) -> Any:
-        observation = copy.deepcopy(observation)
-        if not self._masked:
-            return observation
-        return {"observation": observation, MASK: _read_mask(info.get(MASK), self._action)}
+def close_quietly(env: _AnyEnv) -> None:
+    """Free environments; what goes wrong in it is logged, not raised."""
+    try:
+        env.close()
+    except (Exception, SystemExit) as error:  # noqa: BLE001 code of the user's
+        _log.warning("closing %s raised %s: %s", env, type(error).__name__, first_line(error))
 
 
-def _observation_space(
-    env: gymnasium.Env[Any, Any], action: ActionSpec, masked: bool
-) -> gymnasium.Space[Any]:
-    if not masked:
-        return env.observation_space
-    return gymnasium.spaces.Dict({"observation": env.observation_space, MASK: MaskSpace(action.choices)})
-
-
-def _read_mask(mask: Any, action: ActionSpec) -> Array:
-    """An environment's action mask as flags [choices].
-
-    Without a mask everything is allowed, and so is each category that has nothing allowed, as in a
-    final state: something has to be drawn.
-
-    Raises:
-        ConfigurationError: it has another shape than the choices of the action space.
-    """
-    allowed = np.ones(action.choices, np.int8)
-    if mask is not None:
-        several = isinstance(mask, tuple | list)
-        given = np.concatenate([np.ravel(part) for part in mask]) if several else np.ravel(mask)
-        if given.shape != allowed.shape or not action.choices:
-            raise ConfigurationError(
-                f'info["{MASK}"] has shape {given.shape}; the action space has '
-                f"{action.choices} choices, one flag for each: {list(action.categories)}"
-            )
-        allowed[:] = given != 0
-        for first, size in zip(action.offsets, action.categories, strict=True):
-            if not allowed[first : first + size].any():
-                allowed[first : first + size] = 1
-    return allowed
+@contextmanager
+def closing_quietly(env: _AnyEnvT) -> Iterator[_AnyEnvT]:
+    """An environment, or a vector of them, that is freed in the end."""
+    try:
+        yield env
+    finally:
+        close_quietly(env)
 
 
 def _make_plain(source: EnvironmentSource, masked: bool) -> gymnasium.Env[Any, Any]:
-    return _Plain(make_single(source), masked)
+    return PlainEnvironment(make_single(source), masked)
 
 
 def _make_native(source: EnvironmentSource, count: int) -> gymnasium.vector.VectorEnv[Any, Any, Any] | None:
     single = make_single(source)  # turns every reason for failure into one line
     spec, spaces = single.spec, (single.observation_space, single.action_space)
-    single.close()
+    close_quietly(single)
     if spec is None or spec.vector_entry_point is None or spec.additional_wrappers:
         return None
+    if source.env_kwargs.get("max_episode_steps") == -1:
+        return None  # no limit, to `gymnasium.make`; to a native one a limit that every step exceeds
     try:
         arguments: dict[str, Any] = dict(source.env_kwargs)
         native = gymnasium.make_vec(spec.id, count, vectorization_mode="vector_entry_point", **arguments)
-    except (gymnasium.error.Error, ImportError, TypeError):
-        return None  # the native version lacks an argument or a package that the single one has
-    if _describe(*spaces) == _describe(native.single_observation_space, native.single_action_space):
+    except (Exception, SystemExit) as error:  # noqa: BLE001 it lacks an argument or a package, say
+        _log.debug("no native version: %s: %s", type(error).__name__, first_line(error))
+        return None
+    if _can_stand_for(native, *spaces):
         return native
-    native.close()  # that of the Arcade Learning Environment shows other pictures, for one
+    close_quietly(native)  # that of the Arcade Learning Environment shows other pictures, for one
     return None
+
+
+def _can_stand_for(
+    native: gymnasium.vector.VectorEnv[Any, Any, Any],
+    observation: gymnasium.Space[Any],
+    action: gymnasium.Space[Any],
+) -> bool:
+    """Whether it is like the single environments, and says how it resets them."""
+    if not isinstance(native.metadata.get("autoreset_mode"), AutoresetMode):
+        return False
+    try:
+        own = _describe(native.single_observation_space, native.single_action_space)
+    except ConfigurationError:
+        return False
+    return own == _describe(observation, action)
 
 
 def _describe(observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> EnvironmentSpaces:

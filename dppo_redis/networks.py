@@ -4,18 +4,15 @@ Initialised orthogonally (gain sqrt 2 for hidden layers, 0.01 for the policy hea
 head; arXiv:2006.05990 finds the small policy head to matter most).
 """
 
-import copy
 import itertools
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from dppo_redis.errors import ConfigurationError
 from dppo_redis.features import Normaliser, features, images, mask
-from dppo_redis.plugins import first_line, import_named
 from dppo_redis.spaces import Array, Field, ObservationSpec
 
 Activation = Literal["tanh", "relu"]
@@ -239,59 +236,3 @@ class Memory(nn.Module):
         before = tuple(part.unsqueeze(0).contiguous() for part in state.chunk(2, dim=-1))
         output, (h, c) = self.cell(x, before)
         return output, torch.cat((h[0], c[0]), dim=-1)
-
-
-class CustomNetwork(nn.Module):
-    """What a user's `Class(sizes, outputs)` has to build; it need not inherit from this."""
-
-    def policy(self, inputs: Inputs) -> Tensor:
-        """Logits, then means: [B, outputs] float32."""
-        raise NotImplementedError
-
-    def value(self, inputs: Inputs) -> Tensor:
-        """State values: [B] float32."""
-        raise NotImplementedError
-
-
-def load_custom(name: str, sizes: InputSizes, outputs: int) -> "CustomNetwork":
-    """A user's network: `Class(sizes, outputs)` with `policy(inputs)` and `value(inputs)`.
-
-    `policy` answers [B, outputs] (logits, then means), `value` [B]; both float32.
-
-    Raises:
-        ConfigurationError: it cannot be imported, built or copied, or an answer has another type or shape.
-    """
-    build = import_named(name, "network.custom")
-    try:
-        module = build(sizes, outputs)
-        if not isinstance(module, nn.Module):
-            raise TypeError(
-                f"a {type(module).__name__} is no torch Module: its parameters would not be found"
-            )
-        if not any(True for _ in module.parameters()):
-            raise TypeError("it has no parameters to train")
-        network = cast(CustomNetwork, module.eval())
-        with torch.no_grad():
-            answers = network.policy(_example(sizes)), network.value(_example(sizes))
-        network = copy.deepcopy(network)  # as actors do for each publication
-    except Exception as error:  # code of the user's: anything may come out of it
-        raise ConfigurationError(
-            f"network.custom: {name} breaks its contract, Class(sizes, outputs) with policy(inputs) and "
-            f"value(inputs): {type(error).__name__}: {first_line(error)}"
-        ) from error
-    for method, answer, shape in zip(("policy", "value"), answers, ((_ROWS, outputs), (_ROWS,)), strict=True):
-        found = (tuple(answer.shape), answer.dtype) if isinstance(answer, Tensor) else type(answer).__name__
-        if found != (shape, torch.float32):
-            raise ConfigurationError(
-                f"network.custom: {name}.{method} answered {found} for {_ROWS} rows, not {shape} of float32"
-            )
-    return network
-
-
-_ROWS = 3
-
-
-def _example(sizes: InputSizes) -> Inputs:
-    pictures = tuple(torch.zeros((_ROWS, *shape), dtype=torch.uint8) for shape in sizes.images)
-    allowed = torch.ones((_ROWS, sizes.choices), dtype=torch.bool) if sizes.choices else None
-    return Inputs(torch.zeros(_ROWS, sizes.features), pictures, allowed)

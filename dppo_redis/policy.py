@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from dppo_redis.actions import ActionSpec
+from dppo_redis.custom_network import CustomNetwork, load_custom
 from dppo_redis.features import FORBIDDEN
-from dppo_redis.networks import CustomNetwork, Inputs, InputSizes, Memory, Trunk, load_custom, mlp
+from dppo_redis.networks import Inputs, InputSizes, Memory, Trunk, mlp
 from dppo_redis.spaces import Array, FloatArray
 from dppo_redis.spec import Spec
 
@@ -35,8 +36,8 @@ def to_actions(spec: ActionSpec, rows: Array, device: torch.device) -> Actions:
     """Rows [B, *row_shape] of actions as tensors."""
     categories, values = spec.split(rows)
     return Actions(
-        torch.from_numpy(np.ascontiguousarray(categories)).to(device),
-        torch.from_numpy(np.ascontiguousarray(values)).to(device),
+        torch.from_numpy(categories.copy()).to(device),
+        torch.from_numpy(values.copy()).to(device),
     )
 
 

@@ -72,7 +72,7 @@ class Field:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """(channels, height, width); the channels are the shorter of the first and the last axis."""
+        """(channels, height, width); a picture of two axes has one channel."""
         if len(self.shape) == 2:
             return (1, *self.shape)
         first, middle, last = self.shape
@@ -80,7 +80,16 @@ class Field:
 
     @property
     def channels_first(self) -> bool:
-        return len(self.shape) == 2 or self.shape[0] < self.shape[-1]
+        """Whether the first axis are the channels, not the last.
+
+        Of a square picture they are the odd axis, however many; else the shorter one of the two.
+        """
+        if len(self.shape) == 2:
+            return True
+        first, middle, last = self.shape
+        if (first == middle) != (middle == last):
+            return middle == last
+        return first < last
 
     def read(self, observation: Any, lead: tuple[int, ...]) -> Array:
         """The field of an observation of the environment, [*lead, *shape]."""
@@ -222,9 +231,23 @@ def check_categories(space: gymnasium.Space[Any], sizes: tuple[int, ...]) -> Non
         )
 
 
+def keys_in_order(space: Dict) -> list[Any]:
+    """The keys of a Dict, in one order whatever the one they were given in: numbers, then texts.
+
+    Raises:
+        ConfigurationError: one is something else, of which JSON could not tell.
+    """
+    for key in space.spaces:
+        if not isinstance(key, str | int):
+            raise ConfigurationError(
+                f"space {space} has the key {key!r}: keys of a Dict are texts or whole numbers"
+            )
+    return sorted(space.spaces, key=lambda key: (isinstance(key, str), key))
+
+
 def _describe(space: gymnasium.Space[Any], path: Path) -> Iterator[Field]:
     if isinstance(space, Dict):
-        for key in sorted(space.spaces):
+        for key in keys_in_order(space):
             yield from _describe(space.spaces[key], (*path, key))
     elif isinstance(space, Tuple):
         for index, part in enumerate(space.spaces):

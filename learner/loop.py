@@ -19,6 +19,7 @@ from dppo_redis.shutdown import StopRequest
 from learner.asking import Asking
 from learner.authority import Authority
 from learner.batch import stack
+from learner.cautions import Cautions
 from learner.checkpoint import Checkpoints, Snapshot, is_milestone
 from learner.goal import Finished, Goal, judge_goal
 from learner.intake import Accepted, Intake
@@ -27,7 +28,6 @@ from learner.metrics import MetricsFiles, make_record
 from learner.ppo_update import PpoUpdate, UpdateReport
 from learner.progress import Progress
 
-_RATIO_TOLERANCE = 1e-3
 _log = logging.getLogger("dppo")
 
 
@@ -67,6 +67,7 @@ class Learner:
         self.paused_at: float | None = None  # monotonic
         self.unknown_states: set[str] = set()  # complained of
         self.rarely = Rarely()
+        self.cautions = Cautions()
 
     def run(self, keeper: Keeper) -> None:
         """Train until the goal is reached, a stop is asked for, or another learner leads."""
@@ -144,7 +145,7 @@ class Learner:
             [Settlement(a.entry_id, Outcome.TRAINED, steps=a.header.steps) for a in accepted]
         )
         self.intake.settled(accepted)
-        self._compare(report)
+        self.cautions.consider(report)
         self._record(report, staleness, time.monotonic() - started)
         self._save_when_due(steps_before)
 
@@ -209,19 +210,6 @@ class Learner:
     def _advance_clock(self) -> None:
         if self.train_began is not None and self.paused_at is None:
             self.progress.train_s = self.train_s_before + time.monotonic() - self.train_began
-
-    def _compare(self, report: UpdateReport) -> None:
-        """Warn when actors and learner disagree about the same weights, or a gradient is not finite."""
-        if report.skipped_steps and self.rarely.due():
-            _log.warning(
-                "%d gradient steps were skipped: not finite, or without a valid row", report.skipped_steps
-            )
-        if report.ratio_error is not None and report.ratio_error > _RATIO_TOLERANCE and self.rarely.due():
-            _log.warning(
-                "actors and learner disagree about the probabilities of fresh actions by a factor of "
-                "up to %.4f: are all machines on one release?",
-                1 + report.ratio_error,
-            )
 
     def _record(self, report: UpdateReport, staleness: list[int], update_s: float) -> None:
         self._advance_clock()

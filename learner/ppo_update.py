@@ -221,8 +221,8 @@ def _ratio_error(log_ratios: FloatArray) -> float | None:
 
 def _explained_variance(rows: Rows) -> float:
     """1 - Var(R - V) / Var(R): 1 is a perfect critic, 0 no better than the mean."""
-    returns, values = rows.returns[rows.valid], rows.values[rows.valid]
+    returns, values = rows.returns[rows.valid].double(), rows.values[rows.valid].double()
     variance: Tensor = returns.var(unbiased=False)
-    if variance == 0:
+    if variance == 0 or not variance.isfinite():
         return 0.0
     return float(1 - (returns - values).var(unbiased=False) / variance)

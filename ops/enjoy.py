@@ -15,7 +15,7 @@ import tyro
 from gymnasium.vector import SyncVectorEnv
 
 from dppo_redis.arguments import parse_arguments
-from dppo_redis.environments import make_single, make_vector
+from dppo_redis.environments import closing_quietly, make_single, make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.logs import configure
 from dppo_redis.playing import Player
@@ -121,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     fps = options.fps or _check_rendering(spec.environment, filming=options.video is not None)
     sampling = np.random.default_rng(options.seed) if options.stochastic else None
     player = Player(learnt.policy(), sampling)
-    with closing(_make(spec, fps, filming=options.video is not None)) as vector:
+    with closing_quietly(_make(spec, fps, filming=options.video is not None)) as vector:
         env = vector.envs[0]
         if options.video is None:
             _play_all(Show(env, player, Clock(fps, stop), None, stop), options)
@@ -162,7 +162,7 @@ def _check_rendering(source: EnvironmentSource, *, filming: bool) -> float:
     Raises:
         ConfigurationError: it does not draw itself in the way that is needed.
     """
-    with closing(make_single(source)) as env:
+    with closing_quietly(make_single(source)) as env:
         modes = env.metadata.get("render_modes") or []
         fps = env.metadata.get("render_fps") or _USUAL_FPS
     needed = ["rgb_array"] if filming else ["human", "rgb_array"]  # gymnasium shows pictures in a window

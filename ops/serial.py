@@ -31,6 +31,7 @@ from dppo_redis.spec import RunDescription, describe_run, source_of
 from dppo_redis.weights import Weights
 from learner.batch import stack
 from learner.build import build_ppo, check_network
+from learner.cautions import Cautions
 from learner.goal import Finished, Goal, judge_goal
 from learner.metrics import MetricsFiles, make_record
 from learner.ppo_update import PpoUpdate, UpdateReport
@@ -68,6 +69,7 @@ class Serial:
 
     def __post_init__(self) -> None:
         self.progress = Progress()
+        self.cautions = Cautions()
         self.history = PolicyHistory(self.age)
         self.goal = Goal(self.config.env_steps, self.config.target_return, self.config.target_on)
         self.evaluation: Evaluation | None = None
@@ -92,6 +94,7 @@ class Serial:
             batch = stack(rollouts, staleness)
             steps_before = self.progress.trained_steps
             report = self.ppo.update(batch, steps_before / self.config.env_steps)
+            self.cautions.consider(report)
             self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist())
             self.progress.train_s = time.monotonic() - self.began
             if time.monotonic() >= self.next_evaluation:

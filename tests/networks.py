@@ -92,6 +92,28 @@ class ColumnOfValues(Linear):
         return super().value(inputs).unsqueeze(-1)
 
 
+class Squeezed(Linear):
+    """Of a single row it answers [] instead of [1]."""
+
+    def value(self, inputs: Inputs) -> Tensor:
+        return super().value(inputs).unsqueeze(-1).squeeze()
+
+
+class AlwaysDropping(Linear):
+    """This dropout does not rest: `training` is on unless it is told otherwise."""
+
+    def policy(self, inputs: Inputs) -> Tensor:
+        return nn.functional.dropout(super().policy(inputs))
+
+
+class Attending(Linear):
+    """Takes the rows of a batch for the steps of a sequence."""
+
+    def value(self, inputs: Inputs) -> Tensor:
+        values = super().value(inputs)
+        return torch.softmax(torch.outer(values, values), dim=-1) @ values
+
+
 class DoubleValues(Linear):
     def value(self, inputs: Inputs) -> Tensor:
         return super().value(inputs).double()

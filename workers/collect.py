@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dppo_redis.acting import ActingPolicy
-from dppo_redis.errors import StoppedError
+from dppo_redis.errors import EnvironmentBrokenError, StoppedError
 from dppo_redis.features import push_frame
 from dppo_redis.normaliser import discounted_returns
 from dppo_redis.rollout import Rollout
@@ -72,9 +72,19 @@ class Eyes:
 
 
 class Collector:
-    """Environments, their running episodes, and the buffers a rollout is written into."""
+    """Environments, their running episodes, and the buffers a rollout is written into.
+
+    Raises:
+        EnvironmentBrokenError: they cannot be reset, or have other observations than the run.
+    """
 
     def __init__(self, environments: Environments, spec: Spec, seeds: ActorSeeds) -> None:
+        rows, wanted = environments.observation, spec.observation
+        if (rows.row_dtype, rows.row_shape) != (wanted.row_dtype, wanted.row_shape):
+            raise EnvironmentBrokenError(
+                f"this environment observes {rows.row_dtype} {rows.row_shape}, "
+                f"the run {wanted.row_dtype} {wanted.row_shape}"
+            )
         self.environments = environments
         self.spec = spec
         self._generator = np.random.default_rng(seeds.sampling)

@@ -80,14 +80,14 @@ class Environments:
         raw, rewards, terminated, truncated, infos = self.vector.step(actions)
         observations = self._rows(raw)
         valid = ~self._ended if self.mode is AutoresetMode.NEXT_STEP else np.ones(self.count, np.bool_)
-        terminated = np.asarray(terminated, np.bool_) & valid
-        truncated = np.asarray(truncated, np.bool_) & valid
+        terminated = np.asarray(terminated, np.bool_).reshape(self.count) & valid
+        truncated = np.asarray(truncated, np.bool_).reshape(self.count) & valid
         ended = terminated | truncated
         self._ended = ended
         final = None
         if ended.any():
             final, observations = self._final(observations, ended, infos)
-        rewards = np.where(valid, np.asarray(rewards, np.float32), np.float32(0))
+        rewards = np.where(valid, np.asarray(rewards, np.float32).reshape(self.count), np.float32(0))
         return Step(observations, rewards, terminated, truncated, valid, final)
 
     def _final(self, observations: Array, ended: BoolArray, infos: dict[str, Any]) -> tuple[Array, Array]:

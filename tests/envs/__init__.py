@@ -40,6 +40,8 @@ _ENTRY_POINTS = {
     "MaskedBox-v0": "observations:MaskedBox",
     "Everything-v0": "observations:Everything",
     "MaskedPair-v0": "observations:MaskedPair",
+    "LaterMasked-v0": "masks:LaterMasked",
+    "NestedMasked-v0": "masks:NestedMasked",
     "ReusingNamed-v0": "observations:ReusingNamed",
     "Reusing-v0": "observations:Reusing",
     "Recall-v0": "observations:Recall",
@@ -54,12 +56,22 @@ _ENTRY_POINTS = {
     "OddInfos-v0": "faults:OddInfos",
     "OtherShape-v0": "faults:OtherShape",
     "OldApi-v0": "faults:OldApi",
+    "FourValues-v0": "faults:FourValues",
     "OldestApi-v0": "faults:OldestApi",
+    "OtherShapeLater-v0": "faults:OtherShapeLater",
+    "CannotBeClosed-v0": "faults:CannotBeClosed",
+    "Different-v0": "faults:Different",
     "Busy-v0": "faults:Busy",
     "Hangs-v0": "faults:Hangs",
     "Slow-v0": "faults:Slow",
 }
 
+gymnasium.register(
+    "Native-v0",
+    entry_point=f"{__name__}.native:Single",
+    vector_entry_point=f"{__name__}.native:Native",
+    disable_env_checker=True,
+)
 for _env_id, _entry_point in _ENTRY_POINTS.items():
     gymnasium.register(
         _env_id,

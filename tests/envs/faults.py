@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Box
 
 from tests.envs.episodes import FixedLength, Vector
 
@@ -138,11 +139,12 @@ class OddNumbers(FixedLength):
     kinds: ClassVar[list[Callable[[float], Any]]] = [
         *(np.float32, np.float64, np.int64, int, np.array, np.atleast_1d)
     ]
+    flags: ClassVar[list[Callable[[bool], Any]]] = [int, np.bool_, np.atleast_1d, lambda flag: [flag]]
 
     def step(self, action: np.int64) -> tuple[Vector, Any, Any, Any, dict[str, Any]]:
         observation, reward, terminated, truncated, info = super().step(action)
         kind = self.kinds[self.taken % len(self.kinds)]
-        flag = int if self.taken % 2 else np.bool_
+        flag = self.flags[self.taken % len(self.flags)]
         return observation, kind(reward), flag(terminated), flag(truncated), info
 
 
@@ -193,6 +195,40 @@ class OtherShape(FixedLength):
         return np.append(observation, np.float32(0)), info
 
 
+class OtherShapeLater(OtherShape):
+    """Does so from the first step on, not after a reset."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Vector, dict[str, Any]]:
+        return FixedLength.reset(self, seed=seed, options=options)
+
+    def step(self, action: np.int64) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
+        observation, reward, *flags, info = super().step(action)
+        return np.append(observation, np.float32(0)), reward, flags[0], flags[1], info
+
+
+class CannotBeClosed(FixedLength):
+    """Raises when it is closed."""
+
+    def close(self) -> None:
+        raise RuntimeError("the window is gone")
+
+
+class Different(FixedLength):
+    """Each one that is built observes one feature more than the one before."""
+
+    built = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Different.built += 1
+        self.observation_space = Box(0, np.inf, (1 + Different.built,), np.float32)
+
+    def _observation(self) -> Vector:
+        return np.zeros(self.observation_space.shape or (), np.float32)
+
+
 class OldApi(gymnasium.Env[Vector, np.int64]):
     """The API of Gym 0.21 to 0.25: reset returns the observation alone, step four values."""
 
@@ -206,6 +242,14 @@ class OldApi(gymnasium.Env[Vector, np.int64]):
     def step(self, action: np.int64) -> tuple[Vector, float, bool, dict[str, Any]]:  # type: ignore[override]
         del action
         return np.zeros(2, np.float32), 1.0, False, {}
+
+
+class FourValues(FixedLength):
+    """Its reset is new, its step is not."""
+
+    def step(self, action: np.int64) -> tuple[Vector, float, bool, dict[str, Any]]:  # type: ignore[override]
+        observation, reward, terminated, _, info = super().step(action)
+        return observation, reward, terminated, info
 
 
 class OldestApi(OldApi):

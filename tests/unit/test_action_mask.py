@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector import AutoresetMode
 
+from dppo_redis.action_masks import read_mask
 from dppo_redis.actions import describe_actions
 from dppo_redis.config import EnvValue
 from dppo_redis.environments import inspect, make_vector
@@ -18,6 +19,7 @@ from dppo_redis.rollout import validate
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spaces import MaskSpace, describe_observations
 from dppo_redis.spec import Spec
+from tests.envs.masks import NestedMasked
 from tests.factories import (
     actions_of,
     box,
@@ -46,8 +48,11 @@ def masked_spec(**values: Any) -> Spec:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("env", "network"),
-    [("Masked", SMALL), ("MaskedPair", SMALL), ("Masked", GRU), ("Everything", SMALL)],
-    ids=["one", "several", "recurrent", "nested"],
+    [
+        *(("Masked", SMALL), ("MaskedPair", SMALL), ("Masked", GRU), ("Everything", SMALL)),
+        *(("NestedMasked", SMALL), ("LaterMasked", SMALL)),
+    ],
+    ids=["one", "several", "recurrent", "of everything", "nested", "later"],
 )
 def test_no_forbidden_action_reaches_the_environment_in_two_hundred_steps(
     env: str, mode: AutoresetMode, network: Any
@@ -170,13 +175,74 @@ def test_a_forbidden_part_of_several_is_refused() -> None:
     ("env", "shape", "choices"),
     [
         ("WronglyMasked", r"\(5,\)", "4 choices.*\\[4\\]"),
-        ("RaggedlyMasked", r"\(6,\)", "5 choices.*\\[2, 3\\]"),
+        ("RaggedlyMasked", r"\(2,\), \(4,\)", "5 choices.*\\[2, 3\\]"),
         ("MaskedBox", r"\(2,\)", "0 choices"),
     ],
 )
 def test_a_mask_of_another_shape_is_refused_at_the_start_by_name(env: str, shape: str, choices: str) -> None:
     with pytest.raises(ConfigurationError, match=rf'info\["action_mask"\].*{shape}.*{choices}'):
         inspect(source(f"tests.envs:{env}-v0"))
+
+
+def test_a_mask_of_another_shape_can_be_ignored() -> None:
+    spaces = inspect(source("tests.envs:WronglyMasked-v0"), use_mask=False)
+    assert not spaces.observation.masked
+
+
+FIVE = MultiDiscrete([2, 3])
+NAMED = Dict({"push": Box(-1, 1, (2,)), "move": Tuple((FIVE, Discrete(2, start=5)))})
+
+
+@pytest.mark.parametrize(
+    ("space", "mask", "expected"),
+    [
+        (Discrete(3), [1, 0, 1], "101"),
+        (Discrete(3), [np.array(1), np.array(0), np.array(1)], "101"),
+        (FIVE, np.array([True, False, True, True, False]), "10110"),
+        (FIVE, ([1, 0], [0, 0, 0]), "10111"),
+        (MultiDiscrete(np.full((2, 2), 2)), ((([1, 0], [0, 1])), ([1, 1], [0, 1])), "10011101"),
+        (MultiBinary(2), [[1, 0], [0, 1]], "1001"),
+        (Tuple((FIVE, Discrete(2))), (([1, 0], [0, 1, 1]), [0, 1]), "1001101"),
+        (Tuple((FIVE, Discrete(2))), ([1, 0, 0, 1, 1], [0, 1]), "1001101"),
+        (Tuple((Discrete(2), Box(-1, 1, (2,)))), ([0, 1], None), "01"),
+        (Tuple((Discrete(2), Box(-1, 1, (2,)))), [0, 1], "01"),
+        (NAMED, {"push": None, "move": (None, [1, 0])}, "1111110"),
+        (NAMED, {"move": (([1, 0], [0, 1, 1]), [0, 1])}, "1001101"),
+    ],
+    ids=str,
+)
+def test_a_mask_may_have_any_form_that_says_what_each_flag_is_for(
+    space: Any, mask: Any, expected: str
+) -> None:
+    assert "".join(map(str, read_mask(mask, describe_actions(space)))) == expected
+
+
+@pytest.mark.parametrize(
+    ("space", "mask"),
+    [
+        (FIVE, ([1, 1, 1], [1, 1])),
+        (FIVE, {"a": [1, 1]}),
+        (Tuple((FIVE, Discrete(2))), (np.ones(2), np.ones(5))),
+        (NAMED, {"moves": None}),
+        (NAMED, {"push": np.ones(2)}),
+        (MultiBinary(3), np.ones(3)),
+    ],
+    ids=str,
+)
+def test_a_mask_whose_flags_belong_elsewhere_is_refused_though_it_has_as_many(space: Any, mask: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r'info\["action_mask"\] has .* choices, one flag for each'):
+        read_mask(mask, describe_actions(space))
+
+
+def test_a_nested_mask_allows_what_gymnasium_draws_with_it() -> None:
+    env, spec = NestedMasked(), describe_actions(NestedMasked.action_space)
+    for taken in range(6):
+        env.taken = taken
+        drawn = set()
+        for action in (env.action_space.sample(mask=env.mask()) for _ in range(100)):
+            (pair, turn) = action["move"]
+            drawn |= set((spec.offsets + np.array([*pair, turn - 5])).tolist())
+        assert drawn == set(np.flatnonzero(read_mask(env.mask(), spec)).tolist())
 
 
 def test_an_environment_is_tried_out_with_an_action_that_it_allows() -> None:

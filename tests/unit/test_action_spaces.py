@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 
 from dppo_redis.actions import ActionSpec, describe_actions
 from dppo_redis.errors import WireError
+from dppo_redis.policy import to_actions
 from dppo_redis.rollout import validate
 from dppo_redis.spaces import Array
 from dppo_redis.wire import decode_rollout, encode_rollout
 from tests.envs.observations import Parts
 from tests.factories import (
+    CPU,
     actions_of,
     box,
     discrete,
@@ -68,6 +70,15 @@ def test_what_each_space_needs_of_the_network() -> None:
     assert PARTS.dimensions == 4
     assert PARTS.outputs == 18 + 4
     assert PARTS.wire_dtype.itemsize == 7 * 8 + 4 * 4
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_rows_of_choices_and_real_numbers_become_tensors_however_few(count: int) -> None:
+    """Of one row numpy takes any strides for contiguous; torch does not."""
+    rows = random_actions(np.random.default_rng(0), (count,), PARTS)
+    actions = to_actions(PARTS, rows, CPU)
+    assert actions.categories.tolist() == rows["categories"].tolist()
+    assert actions.values.tolist() == rows["values"].tolist()
 
 
 def test_a_dict_of_actions_worked_by_hand() -> None:

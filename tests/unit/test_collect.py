@@ -11,9 +11,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from dppo_redis.config import EnvValue
 from dppo_redis.environments import inspect, make_vector
-from dppo_redis.errors import WireError
+from dppo_redis.errors import EnvironmentBrokenError, WireError
 from dppo_redis.rollout import Rollout, validate
-from dppo_redis.spaces import FloatArray
+from dppo_redis.spaces import FloatArray, ObservationSpec
 from dppo_redis.spec import Spec
 from learner.advantages import gae, successor_values
 from learner.batch import stack
@@ -227,6 +227,14 @@ def test_rewards_and_flags_become_fixed_dtypes_whatever_the_environment_returns(
     validate(rollout, spec)
     assert rollout.rewards[:7, 0].tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert np.flatnonzero(rollout.terminated[:, 0]).tolist() == [6]
+
+
+def test_environments_with_other_observations_than_the_run_are_broken() -> None:
+    """A single feature would be copied into all of the run's."""
+    environments = make_environments("tests.envs:Terminating-v0", [{}, {}])
+    spec = make_spec(observation=ObservationSpec.vector(3))
+    with pytest.raises(EnvironmentBrokenError, match=r"observes float32 \(2,\), the run float32 \(3,\)"):
+        make_collector(environments, spec)
 
 
 def test_an_unusual_info_never_breaks_a_rollout() -> None:

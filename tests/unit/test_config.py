@@ -117,7 +117,18 @@ def test_a_value_where_a_section_belongs_names_the_section(section: str) -> None
 
 @pytest.mark.parametrize(
     "value",
-    [math.nan, math.inf, None, [1, math.nan], [[None]], {"a": -math.inf}, {"a": {1}}, {1: 2}],
+    [
+        math.nan,
+        math.inf,
+        None,
+        [1, math.nan],
+        [[None]],
+        {"a": -math.inf},
+        {"a": {1}},
+        {1: 2},
+        {"a": {1: 2}},
+        [{1: 2}],
+    ],
     ids=repr,
 )
 def test_an_environment_argument_that_has_no_json_text_is_refused(value: Any) -> None:

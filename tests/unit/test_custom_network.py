@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from dppo_redis.acting import ActingPolicy
+from dppo_redis.custom_network import load_custom
 from dppo_redis.errors import ConfigurationError, WireError
-from dppo_redis.networks import InputSizes, load_custom
+from dppo_redis.networks import InputSizes
 from dppo_redis.policy import ActorCritic
 from dppo_redis.wire import decode_weights, encode_weights
 from learner.batch import stack
@@ -160,6 +161,9 @@ def test_weights_of_another_network_are_refused() -> None:
         ("NoArguments", "breaks its contract.*TypeError"),
         ("Raises", "breaks its contract.*RuntimeError: the two shapes do not fit$"),
         ("CannotBeCopied", "breaks its contract.*TypeError: it holds a socket"),
+        ("Squeezed", r"Squeezed.value answered \(\(\), .* for 1 row, not \(1,\) of float32"),
+        ("AlwaysDropping", r"AlwaysDropping.policy answers differently for the same rows: dropout"),
+        ("Attending", r"Attending.value answers differently for a row alone and among others"),
         ("NoModule", "breaks its contract.*a NoModule is no torch Module"),
     ],
 )

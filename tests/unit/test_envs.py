@@ -222,10 +222,16 @@ def test_an_argument_that_the_environment_does_not_take_is_one_line_that_names_i
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("env_id", ["tests.envs:OldApi-v0", "tests.envs:OldestApi-v0"])
-def test_the_api_of_old_gym_is_refused_at_the_start(env_id: str) -> None:
+@pytest.mark.parametrize("wrappers", [(), ("TimeLimit(max_episode_steps=5)",)], ids=["bare", "wrapped"])
+@pytest.mark.parametrize("env_id", ["OldApi", "OldestApi", "FourValues"])
+def test_the_api_of_old_gym_is_refused_at_the_start(env_id: str, wrappers: tuple[str, ...]) -> None:
     with pytest.raises(ConfigurationError, match=r"does not speak the API of gymnasium 1\.x"):
-        inspect(source(env_id))
+        inspect(source(f"tests.envs:{env_id}-v0", *wrappers))
+
+
+def test_an_environment_is_tried_out_with_a_single_step() -> None:
+    """It may take long: the second one of this takes an hour."""
+    assert inspect(source("tests.envs:Slow-v0", ms=3_600_000, quick=1)).action == discrete(2)
 
 
 @pytest.mark.parametrize(
@@ -253,6 +259,31 @@ def test_an_observation_that_is_not_of_its_space_is_refused_at_the_start_with_bo
         inspect(source("tests.envs:OtherShape-v0"))
 
 
+@pytest.mark.parametrize(
+    ("env_id", "says"),
+    [
+        ("OtherShapeLater", r"does not observe what its space .* but a ndarray \(3,\):"),
+        ("RewardsTwice", "a reward of"),
+    ],
+)
+def test_what_only_a_step_shows_is_refused_at_the_start_too(env_id: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"{env_id}-v0' .*{says}"):
+        inspect(source(f"tests.envs:{env_id}-v0"))
+
+
+def test_an_environment_that_cannot_be_closed_can_be_used(caplog: pytest.LogCaptureFixture) -> None:
+    assert inspect(source("tests.envs:CannotBeClosed-v0")).action == discrete(2)
+    assert "RuntimeError: the window is gone" in caplog.text
+
+
+def test_environments_that_do_not_fit_side_by_side_are_one_line() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"Different-v0' cannot be stepped 3 at a time: RuntimeError: "
+    ) as caught:
+        make_vector(source("tests.envs:Different-v0"), 3, "sync")
+    assert "\n" not in str(caught.value)
+
+
 def test_inspection_describes_both_spaces() -> None:
     spaces = inspect(source("tests.envs:Int32-v0"))
     assert spaces.observation == ObservationSpec.vector(2, "int32")
@@ -269,6 +300,31 @@ def test_auto_steps_single_environments_where_there_is_no_native_version_of_them
     """The single Pendulum takes `g`; gymnasium has no vector version of it."""
     vector = make_vector(source("Pendulum-v1", g=9.0), 3, "auto")
     assert Environments(vector, [0, 1, 2]).mode is AutoresetMode.SAME_STEP
+
+
+@pytest.mark.parametrize("fault", ["raises", "no mode", "space"])
+def test_auto_steps_single_environments_where_the_native_version_cannot_stand_for_them(fault: str) -> None:
+    assert not hasattr(make_vector(source("tests.envs:Native-v0"), 2, "auto"), "env_fns")
+    vector = make_vector(source("tests.envs:Native-v0", fault=fault), 2, "auto")
+    assert Environments(vector, [0, 1]).mode is AutoresetMode.SAME_STEP
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_native_environment_may_answer_in_columns(count: int) -> None:
+    """Rewards and flags [N, 1]."""
+    vectors = (
+        make_vector(source("tests.envs:Native-v0", fault=fault), count, "auto") for fault in ("", "columns")
+    )
+    plain, columns = (played(Environments(vector, [0]), 8) for vector in vectors)
+    for step, expected in zip(columns, plain, strict=True):
+        for name, array in vars(expected).items():
+            np.testing.assert_array_equal(getattr(step, name), array)
+
+
+def test_a_time_limit_of_minus_one_is_none() -> None:
+    """As `gymnasium.make` has it; the native CartPole would end every episode in its first step."""
+    environments = Environments(make_vector(source("CartPole-v1", max_episode_steps=-1), 2, "auto"), [0, 1])
+    assert not any(step.truncated.any() for step in played(environments, 5))
 
 
 def test_native_environments_keep_the_time_limit_of_the_id_and_of_the_arguments() -> None:

@@ -210,6 +210,26 @@ def test_pictures_become_channels_first_whatever_they_were() -> None:
     assert last.fields[0].image_shape == first.fields[0].image_shape == (2, 3, 4)
 
 
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((8, 8, 111), (111, 8, 8)),
+        ((111, 8, 8), (111, 8, 8)),
+        ((5, 5, 8), (8, 5, 5)),
+        ((3, 84, 84), (3, 84, 84)),
+        ((84, 84, 4), (4, 84, 84)),
+        ((210, 160, 3), (3, 210, 160)),
+        ((3, 3, 3), (3, 3, 3)),
+    ],
+    ids=str,
+)
+def test_of_a_square_picture_the_odd_axis_are_the_channels_however_many(
+    shape: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    """A chess board has 111 of them, for one."""
+    assert describe_observations(Box(0, 1, shape, np.uint8)).fields[0].image_shape == expected
+
+
 @pytest.mark.parametrize("shape", [(2, 3, 4), (3, 4)], ids=str)
 def test_frames_of_pictures_become_further_channels_oldest_first(shape: tuple[int, ...]) -> None:
     spec = describe_observations(Box(0, 255, shape, np.uint8))

@@ -8,8 +8,9 @@ import pytest
 from gymnasium.spaces import Dict
 
 from dppo_redis.acting import ActingPolicy
+from dppo_redis.action_masks import MASK
 from dppo_redis.actions import describe_actions
-from dppo_redis.environments import MASK, make_single, make_vector
+from dppo_redis.environments import make_single, make_vector
 from dppo_redis.playing import Player
 from dppo_redis.spaces import MaskSpace, describe_observations
 from dppo_redis.spec import NetworkSpec, Spec

@@ -65,6 +65,29 @@ def test_a_space_without_anything_to_observe_is_refused(space: gymnasium.Space[A
         describe_observations(space)
 
 
+def test_keys_of_two_kinds_have_an_order_too() -> None:
+    """Python itself has none for them; numbers come first, by size."""
+    parts: dict[Any, gymnasium.Space[Any]] = {"a": Discrete(2), 10: Discrete(3), 9: Discrete(4)}
+    for keys in (list(parts), list(reversed(parts))):
+        space = Dict({key: parts[key] for key in keys})
+        spec = describe_observations(space)
+        assert [field.path for field in spec.fields] == [(9,), (10,), ("a",)]
+        assert ObservationSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+        actions = describe_actions(space)
+        assert actions.categories == (4, 3, 2)
+        assert ActionSpec.from_json(json.loads(json.dumps(actions.to_json()))) == actions
+
+
+@pytest.mark.parametrize("key", [(0, 1), np.int64(1), None], ids=repr)
+def test_keys_that_json_does_not_keep_are_refused_by_name(key: Any) -> None:
+    space = Dict({key: Discrete(2)})
+    for describe in (describe_observations, describe_actions):
+        with pytest.raises(
+            ConfigurationError, match=r"has the key .*: keys of a Dict are texts or whole numbers"
+        ):
+            describe(space)
+
+
 def test_two_parts_of_one_name_are_refused() -> None:
     space = Dict({"a.b": Discrete(2), "a": Dict({"b": Discrete(2)})})
     with pytest.raises(ConfigurationError, match=r"two parts of one name: \['a.b', 'a.b'\]"):

@@ -76,6 +76,8 @@ def test_arguments_are_plain_values(text: str, value: float) -> None:
         ("TimeLimit(max_episode_steps=3", "is not Name.key=value"),
         ("TimeLimit(**{'a': 1})", "is not Name.key=value"),
         ("TimeLimit(__import__('os'))", "is not Name.key=value"),
+        ("NormalizeObservation", "NormalizeObservation would keep .* set ppo.normalise_observations instead"),
+        ("NormalizeReward(gamma=0.9)", "NormalizeReward.* would keep .* set ppo.normalise_returns instead"),
         ("tests.wrappers:forgetful", "forgetful cannot be applied: TypeError: it answered a NoneType"),
     ],
 )
