@@ -70,8 +70,8 @@ class LooksAtNumbers(Linear):
     """Good enough to act and to train, but no graph can hold what depends on the numbers themselves."""
 
     def policy(self, inputs: Inputs) -> Tensor:
-        sign = 1.0 if float(inputs.vector.detach().sum()) >= 0 else -1.0
-        return sign * super().policy(inputs)
+        signs = [1.0 if total >= 0 else -1.0 for total in inputs.vector.detach().sum(dim=1).tolist()]
+        return torch.tensor(signs)[:, None] * super().policy(inputs)
 
 
 class CannotBeCopied(Linear):
