@@ -21,7 +21,8 @@ def status_with(place: str, text: str) -> RunStatus:
         fields[place] = text
     elif place in report:
         report[place] = text
-    control = Control(*(text if place == name else "" for name in ("control", "reason")), None)
+    state, reason = (text if place == name else "" for name in ("control", "reason"))
+    control = Control(state, reason, None)
     return RunStatus("run", fields, control, Ledger({}), None, {0: report}, age_s=0.0)
 
 
