@@ -4,15 +4,18 @@ Files only; what goes to Redis is the loop's business.
 """
 
 import csv
+import io
 import json
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TextIO
 
 from torch.utils.tensorboard import SummaryWriter
 
+from dppo_redis.files import read_table, write_aside
 from dppo_redis.logs import Rarely
 from learner.ppo_update import UpdateReport
 
@@ -54,6 +57,9 @@ class UpdateRecord:
     drift_by_staleness: str  # JSON: {"1": {"rows": ..., "ratio": ..., "kl": ..., ...}, "2": ...}
 
 
+_COLUMNS = [f.name for f in fields(UpdateRecord)]
+
+
 def make_record(report: UpdateReport, **values: int | float | None) -> UpdateRecord:
     """A record from an update's report and the loop's own numbers."""
     numbers = asdict(report)
@@ -72,46 +78,66 @@ def _rounded(by_staleness: Mapping[int, Mapping[str, float]]) -> dict[int, dict[
 
 
 class MetricsFiles:
-    """Appends records to a run directory; a resumed run continues where its checkpoint left off."""
+    """Appends records to a run directory; a resumed run continues where its checkpoint left off.
+
+    A disk that refuses is reported and tried again: it ends nothing, and no row that was there is lost.
+    """
 
     def __init__(self, directory: Path, first_update: int) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        file = directory / CSV_NAME
-        kept = _rows_before(file, first_update)
-        self._csv: TextIO = file.open("w", newline="", encoding="utf-8", buffering=1)
-        self._writer = csv.DictWriter(self._csv, [f.name for f in fields(UpdateRecord)])
-        self._writer.writeheader()
-        self._writer.writerows(kept)
-        self._board = SummaryWriter(str(directory / "tensorboard"), purge_step=None)
+        self._directory = directory
+        self._first_update = first_update
+        self._csv: TextIO | None = None
+        self._board: SummaryWriter | None = None
         self._evaluated: int | None = None
         self._rarely = Rarely()
+        with self._forgiven():
+            self._begin()
 
-    def write(self, record: UpdateRecord) -> None:
-        """Add one record; a full disk is reported and does not end training."""
-        values = asdict(record)
+    def _begin(self) -> tuple[TextIO, SummaryWriter]:
+        if self._csv is None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            file = self._directory / CSV_NAME
+            write_aside(file, _table_before(file, self._first_update).encode())
+            self._csv = file.open("a", newline="", encoding="utf-8", buffering=1)
+        if self._board is None:
+            self._board = SummaryWriter(str(self._directory / "tensorboard"), purge_step=None)
+        return self._csv, self._board
+
+    @contextmanager
+    def _forgiven(self) -> Iterator[None]:
         try:
-            self._writer.writerow(values)
-            self._write_board(record, values)
+            yield
         except OSError as error:
             if self._rarely.due():
                 _log.error("cannot write metrics: %s", error)
 
-    def _write_board(self, record: UpdateRecord, values: Mapping[str, float | None]) -> None:
+    def write(self, record: UpdateRecord) -> None:
+        """Add one record."""
+        values = asdict(record)
+        with self._forgiven():
+            table, board = self._begin()
+            csv.DictWriter(table, _COLUMNS).writerow(values)
+            self._write_board(board, record, values)
+
+    def _write_board(
+        self, board: SummaryWriter, record: UpdateRecord, values: Mapping[str, float | None]
+    ) -> None:
         for name, tag in _TAGS.items():
             value = values[name]
             if value is not None:
-                self._board.add_scalar(tag, value, record.trained_steps)
+                board.add_scalar(tag, value, record.trained_steps)
         for tag, value in _of_each_staleness(record):
-            self._board.add_scalar(tag, value, record.trained_steps)
+            board.add_scalar(tag, value, record.trained_steps)
         if record.evaluation_steps is not None and record.evaluation_steps != self._evaluated:
             self._evaluated = record.evaluation_steps
-            self._board.add_scalar("return/evaluation", record.evaluation_return, record.evaluation_steps)
+            board.add_scalar("return/evaluation", record.evaluation_return, record.evaluation_steps)
 
     def close(self) -> None:
         """Flush and close."""
-        for close in (self._csv.close, self._board.close):
+        for file in (self._csv, self._board):
             try:
-                close()
+                if file is not None:
+                    file.close()
             except OSError as error:
                 _log.error("the last metrics are lost: %s", error)
 
@@ -144,10 +170,11 @@ def _of_each_staleness(record: UpdateRecord) -> Iterator[tuple[str, float]]:
             yield f"drift_{name}/staleness_{staleness}", numbers[name]
 
 
-def _rows_before(file: Path, first_update: int) -> list[dict[str, str]]:
-    """Rows of an earlier process that the restored checkpoint still stands for."""
-    if first_update == 0 or not file.exists():
-        return []
-    with file.open(newline="", encoding="utf-8") as stream:
-        return [row for row in csv.DictReader(stream) if (row.get("update") or "x").isdigit()
-                and int(row["update"]) <= first_update]  # fmt: skip
+def _table_before(file: Path, first_update: int) -> str:
+    """The header, and the rows of an earlier process that the restored checkpoint still stands for."""
+    rows = read_table(file) if first_update else []
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, _COLUMNS, extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(r for r in rows if r.get("update", "").isdecimal() and int(r["update"]) <= first_update)
+    return text.getvalue()
