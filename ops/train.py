@@ -28,7 +28,7 @@ from ops.by_hand import redis_cli
 from ops.fleet import Fleet
 from ops.options import TrainOptions, read_options
 from ops.run_directory import CONFIG, RunDirectory, check, choose, claim, prepare, write_summary
-from ops.shared_redis import check_shared, prepare_shared
+from ops.shared_redis import check_shared, leave_shared, prepare_shared
 from ops.summary import summarise
 from ops.supervisor.render import FleetPlan
 from ops.view import Screen, derived_table, progress_stream, summary_table
@@ -160,12 +160,13 @@ def _train(
                 watch.finish()
         except DppoError as error:
             failure = error
-            quietly(lambda: watch.store.set_state(STOP, "failed"))
+            if broker is not None:  # on another's server only once it is clear that nobody else leads
+                quietly(lambda: watch.store.set_state(STOP, "failed"))
         summary = summarise(options.config, watch, directory.path, failed=failure is not None)
     finally:
         fleet.stop()
     if broker is None:
-        quietly(watch.store.retire)
+        quietly(lambda: leave_shared(watch.store, failed=failure is not None))
     _keep(directory, summary, watch)
     return _conclude(options, summary, screen, stop, failure)
 
