@@ -10,6 +10,8 @@ if ttl == 0 then
   if holder == owner then redis.call('DEL', KEYS[1]) end
   return {'released', epoch, holder or ''}
 end
+-- A learner's lease runs out by itself: one that does not was left by somebody else and binds nobody.
+if holder and holder ~= owner and redis.pcall('PTTL', KEYS[1]) == -1 then holder = false end
 if holder and holder ~= owner then
   return {mine > 0 and 'fenced' or 'busy', epoch, holder}
 end

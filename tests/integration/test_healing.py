@@ -122,6 +122,16 @@ def test_an_epoch_that_is_no_number_does_not_end_the_learner(run: Run) -> None:
     assert_healthy(run, before)
 
 
+def test_a_lease_that_never_runs_out_is_nobodys(run: Run, stop: StopRequest) -> None:
+    before = version_of(run.client, run.keys)
+    run.client.set(run.keys.lease, "somebody")
+    run.tick_twice()
+    assert_healthy(run, before)
+    run.client.set(run.keys.lease, "somebody")
+    successor = lead(run.client, run.keys, stop)
+    assert successor.epoch == run.authority.epoch + 1
+
+
 def test_after_flushall_everything_is_back_with_a_higher_epoch_and_version(run: Run) -> None:
     epoch, version = run.authority.epoch, run.authority.version
     run.client.flushall()
