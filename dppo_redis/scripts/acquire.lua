@@ -6,6 +6,7 @@ local owner, ttl = ARGV[1], tonumber(ARGV[2])
 local mine, floor = tonumber(ARGV[3]), tonumber(ARGV[4])
 local holder = redis.call('GET', KEYS[1])
 local epoch = tonumber(redis.call('GET', KEYS[2]) or 0) or 0
+if not (epoch >= 0 and epoch < 2 ^ 52) or epoch % 1 ~= 0 then epoch = 0 end -- damaged: nobody counts so far
 if ttl == 0 then
   if holder == owner then redis.call('DEL', KEYS[1]) end
   return {'released', epoch, holder or ''}
