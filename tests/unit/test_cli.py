@@ -75,3 +75,23 @@ def test_a_hang_up_that_is_ignored_stays_ignored() -> None:
     stop = StopRequest().install()
     signal.raise_signal(signal.SIGHUP)
     assert not stop.requested
+
+
+def test_a_path_that_supervisord_cannot_hold_is_refused_before_anything_is_removed(tmp_path: Path) -> None:
+    directory = tmp_path / "the #1"
+    kept = directory / "checkpoints" / "checkpoint-000000001.pt"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    (directory / "run.json").write_text('{"run": "old"}')
+    assert main(["train", "CartPole-v1", "--overwrite", "--run-dir", str(directory)]) == 78
+    assert kept.exists()
+
+
+def test_a_command_that_is_told_to_stop_while_it_waits_for_redis_says_so() -> None:
+    command = [sys.executable, "-m", "ops", "train", "CartPole-v1", "--redis", "redis://127.0.0.1:1"]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert "waiting to reach" in process.stderr.readline()
+    process.terminate()
+    assert process.wait(20) == ExitStatus.TERMINATED
+    process.stderr.close()
