@@ -1,5 +1,7 @@
-"""Files that are whole or absent: written aside, flushed, then renamed."""
+"""Files that are whole or absent: written aside, flushed, then renamed. Tables that a crash may have cut."""
 
+import csv
+import io
 import os
 from pathlib import Path
 
@@ -20,3 +22,16 @@ def write_aside(file: Path, content: bytes) -> None:
     except OSError:
         aside.unlink(missing_ok=True)
         raise
+
+
+def read_table(file: Path) -> list[dict[str, str]]:
+    """The complete rows of a CSV file; what a crash or a full disk cut is left out. No file has none.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if not file.exists():
+        return []
+    text = file.read_text(encoding="utf-8", errors="replace").replace("\0", "")
+    rows = csv.DictReader(io.StringIO(text, newline=""))
+    return [row for row in rows if None not in row and None not in row.values()]

@@ -8,6 +8,7 @@ Reads text only, and looks whether the certificate files exist. Beside redis-py'
 Everything that is no `sentinel_...` parameter means what it means in redis:// and is for the servers.
 """
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from redis.connection import parse_url
 from dppo_redis.errors import ConfigurationError
 
 SENTINEL_PORT = 26379
+_LONGEST_SOCKET_PATH = 107
 _SENTINEL_SCHEMES = {"sentinel": "redis", "sentinels": "rediss"}
 _SENTINEL_OPTIONS = {"sentinel_username": "username", "sentinel_password": "password"}
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
@@ -50,6 +52,10 @@ def read_address(url: str) -> Address:
             "a password are percent-encoded"
         ) from None
     _try_options(address.options)
+    if len(os.fsencode(address.options.get("path", ""))) > _LONGEST_SOCKET_PATH:
+        raise ConfigurationError(
+            f"bad Redis URL: the path of a unix socket has at most {_LONGEST_SOCKET_PATH} characters"
+        )
     for name in _FILES:
         if name in address.options and not Path(address.options[name]).is_file():
             raise ConfigurationError(f"bad Redis URL: {name}: there is no file {address.options[name]}")
@@ -59,6 +65,9 @@ def read_address(url: str) -> Address:
 def _read(url: str) -> Address:
     parts = urlsplit(url)
     if parts.scheme not in _SENTINEL_SCHEMES:
+        database = unquote(parts.path).strip("/")
+        if parts.scheme != "unix" and not (database.isdecimal() or not database):
+            raise ValueError("no database")  # redis-py would take number 0 instead
         return Address(parse_url(url))  # type: ignore[no-untyped-call]
     user, _, hosts = parts.netloc.rpartition("@")
     sentinels = tuple(_read_host(host) for host in hosts.split(","))

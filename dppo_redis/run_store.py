@@ -204,6 +204,11 @@ class RunStore:
             stored.get("state", RUN), stored.get("reason", ""), int(step) if step.isdigit() else None
         )
 
+    def claim(self) -> bool:
+        """Take the name for a new run, before anything else is written; False where somebody else did."""
+        fields = {"state": RUN, "reason": "", "target_step": ""}
+        return int(self._client.hset(self.keys.control, mapping=cast(Any, fields))) == len(fields)
+
     def set_state(self, state: str, reason: str = "", target_step: int | None = None) -> None:
         """Ask the whole fleet to run, pause or stop."""
         fields = {"state": state, "reason": reason, "target_step": "" if target_step is None else target_step}

@@ -39,9 +39,10 @@ class StopRequest:
         self._requested = True
 
     def install(self) -> "StopRequest":
-        """Take over the signals of this process."""
+        """Take over the signals of this process; a hang-up that `nohup` has it ignore stays ignored."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._handle)
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._handle)
         return self
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
@@ -66,15 +67,15 @@ def die_with_parent() -> None:
     """Have this process get SIGTERM when its parent dies.
 
     On Linux the kernel sees to it, and it survives an exec. Elsewhere a thread looks. Ends the
-    process at once when the parent named by DPPO_PARENT_PID is already gone.
+    process at once, with status 1, when the parent named by DPPO_PARENT_PID is already gone.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     else:
         threading.Thread(target=terminate_when_orphaned, args=(os.getppid(),), daemon=True).start()
     expected = os.environ.get(PARENT_PID_VARIABLE)
-    if expected is not None and os.getppid() != int(expected):
-        sys.exit(ExitStatus.FAILED)
+    if expected is not None and str(os.getppid()) != expected:
+        sys.exit(f"{PARENT_PID_VARIABLE} names {expected}, which is not the parent (any more): ending")
 
 
 def terminate_when_orphaned(parent: int) -> None:

@@ -7,12 +7,13 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TextIO
 
-from dppo_redis.files import write_aside
+from dppo_redis.files import read_table, write_aside
 from dppo_redis.logs import Rarely
 from learner.board import Board
 from learner.ppo_update import UpdateReport
@@ -76,52 +77,63 @@ def _rounded(by_staleness: Mapping[int, Mapping[str, float]]) -> dict[int, dict[
 
 
 class MetricsFiles:
-    """Appends records to a run directory; a resumed run continues where its checkpoint left off."""
+    """Appends records to a run directory; a resumed run continues where its checkpoint left off.
+
+    A disk that refuses is reported and tried again: it ends nothing, and no row that was there is lost.
+    """
 
     def __init__(self, directory: Path, first_update: int) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        file = directory / CSV_NAME
-        kept = _rows_before(file, first_update)
-        try:
-            write_aside(file, _as_csv(kept).encode())
-        except OSError as error:
-            _log.error("cannot put metrics right, going on below the old ones: %s", error)
-        self._csv: TextIO = file.open("a", newline="", encoding="utf-8", buffering=1)
-        self._writer = csv.DictWriter(self._csv, _COLUMNS)
+        self._file = directory / CSV_NAME
+        self._kept = _rows_until(self._file, first_update)
         # What an earlier process wrote after the checkpoint is hidden.
-        purged = int(kept[-1]["trained_steps"]) + 1 if kept else 0
-        self._board = Board(directory / "tensorboard", purged)
+        purged_step = int(self._kept[-1]["trained_steps"]) + 1 if self._kept else 0
+        self._board = Board(directory / "tensorboard", purged_step)
+        self._csv: TextIO | None = None
         self._rarely = Rarely()
+        with self._forgiven():
+            self._begun()
 
     def write(self, record: UpdateRecord) -> None:
-        """Add one record; a full disk is reported and does not end training."""
+        """Add one record."""
         values = asdict(record)
-        try:
-            self._writer.writerow(values)
+        with self._forgiven():
+            csv.DictWriter(self._begun(), _COLUMNS).writerow(values)
             self._board.write(values)
+
+    def close(self) -> None:
+        """Flush and close."""
+        for file in (self._csv, self._board):
+            try:
+                if file is not None:
+                    file.close()
+            except OSError as error:
+                _log.error("the last metrics are lost: %s", error)
+
+    def _begun(self) -> TextIO:
+        """The table, put right before its first new row."""
+        if self._csv is None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_aside(self._file, _as_csv(self._kept).encode())
+            self._csv = self._file.open("a", newline="", encoding="utf-8", buffering=1)
+        return self._csv
+
+    @contextmanager
+    def _forgiven(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             if self._rarely.due():
                 _log.error("cannot write metrics: %s", error)
 
-    def close(self) -> None:
-        """Flush and close."""
-        for close in (self._csv.close, self._board.close):
-            try:
-                close()
-            except OSError as error:
-                _log.error("the last metrics are lost: %s", error)
 
-
-def _rows_before(file: Path, first_update: int) -> list[dict[str, str]]:
-    """Whole rows of an earlier process that the restored checkpoint still stands for."""
-    if first_update == 0 or not file.exists():
-        return []
-    with file.open(newline="", encoding="utf-8", errors="replace") as stream:
-        rows = [row for row in csv.DictReader(stream) if None not in row and None not in row.values()]
+def _rows_until(file: Path, update: int) -> list[dict[str, str]]:
+    """The rows of an earlier process that the restored checkpoint still stands for."""
     counted = [
-        row for row in rows if all(row.get(name, "").isdecimal() for name in ("update", "trained_steps"))
+        row
+        for row in (read_table(file) if update else [])
+        if all(row.get(name, "").isdecimal() for name in ("update", "trained_steps"))
     ]
-    return [row for row in counted if int(row["update"]) <= first_update]
+    return [row for row in counted if int(row["update"]) <= update]
 
 
 def _as_csv(rows: Iterable[Mapping[str, str]]) -> str:

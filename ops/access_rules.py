@@ -59,7 +59,7 @@ def _evaluator(keys: RunKeys) -> list[Grant]:
 
 
 def _learner(keys: RunKeys) -> list[Grant]:
-    reading = "get hget hmget hgetall hstrlen type exists zrange xlen xrange xpending"
+    reading = "get hget hmget hgetall hstrlen type exists pttl zrange xlen xrange xpending"
     reading += " xinfo|stream xinfo|groups memory|usage"
     writing = "set hset hincrby del unlink zrem xack xdel xreadgroup xclaim xautoclaim xgroup|create"
     return [

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from dppo_redis.errors import DppoError, ExitStatus
+from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
 
 STARTED = time.monotonic()
 COMMANDS = {
@@ -28,7 +28,26 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    _open_standard_streams()
+    try:
+        status = _run(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+        return status
+    except DppoError as error:
+        print(f"dppo-redis: {error}", file=sys.stderr)
+        return error.exit_status
+    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+        _drop_output()
+        return ExitStatus.DONE
+    except OSError as error:  # a path that is too long or not ours, a disk that is full
+        print(f"dppo-redis: {_explain(error)}", file=sys.stderr)
+        _drop_output()
+        return ExitStatus.FAILED if error.filename is None else ExitStatus.CONFIGURATION
+    except KeyboardInterrupt:
+        return ExitStatus.INTERRUPTED
+
+
+def _run(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_help())
         return ExitStatus.DONE if arguments else ExitStatus.CONFIGURATION
@@ -39,23 +58,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitStatus.DONE
     command = COMMANDS.get(arguments[0])
     if command is None:
-        print(f"dppo-redis: no command {arguments[0]!r}; there are: {', '.join(COMMANDS)}", file=sys.stderr)
-        return ExitStatus.CONFIGURATION
+        raise ConfigurationError(f"no command {arguments[0]!r}; there are: {', '.join(COMMANDS)}")
     for library in ("OMP", "OPENBLAS", "MKL"):  # one compute thread; more change the last bits, too
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    # Imported only now: an actor must not wait for the learner's libraries.
+    return int(importlib.import_module(command[0]).main(arguments[1:]))
+
+
+def _open_standard_streams() -> None:
+    """Where one is closed, nothing else may get its number: a lock there would be lost on the way to a
+    child, and what a library complains of would go into a socket."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+
+
+def _drop_output() -> None:
+    """What cannot be written would raise once more at the exit."""
     try:
-        # Imported only now: an actor must not wait for the learner's libraries.
-        status = int(importlib.import_module(command[0]).main(arguments[1:]))
         sys.stdout.flush()
-        return status
-    except DppoError as error:
-        print(f"dppo-redis: {error}", file=sys.stderr)
-        return error.exit_status
-    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitStatus.DONE
-    except KeyboardInterrupt:
-        return ExitStatus.INTERRUPTED
+
+
+def _explain(error: OSError) -> str:
+    if error.filename is not None:
+        return f"{error.strerror}: {error.filename}"
+    if isinstance(error, FileNotFoundError):
+        return f"{error.strerror}: the working directory, or what was to be run in it, is gone"
+    return str(error.strerror or error)
 
 
 def _help() -> str:

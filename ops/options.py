@@ -72,14 +72,17 @@ def read_options(kind: type[T], argv: Sequence[str] | None, prog: str) -> T:
     Raises:
         ConfigurationError: a bad option, file or value.
     """
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     early.add_argument("--config", type=Path, nargs="?")
     early.add_argument("--run-dir", type=Path, nargs="?")
     early.add_argument("--run", nargs="?")
     early.add_argument("--resume", action="store_true")
     early.add_argument("--overwrite", action="store_true")
     arguments = sys.argv[1:] if argv is None else argv
-    known, _ = early.parse_known_args([_with_hyphens(argument) for argument in arguments])
+    try:
+        known, _ = early.parse_known_args([_with_hyphens(argument) for argument in arguments])
+    except argparse.ArgumentError as error:
+        raise ConfigurationError(f"{error} (see {prog} --help)") from error
     file = known.config
     if known.resume and (known.overwrite or file is not None):
         other = "--overwrite" if known.overwrite else "--config"

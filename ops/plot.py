@@ -1,6 +1,5 @@
 """curve.png of a run: return against steps and against time, staleness below."""
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,8 @@ mpl.use("agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter
+
+from dppo_redis.files import read_table
 
 CURVE = "curve.png"
 Row = dict[str, str]
@@ -83,8 +84,4 @@ def _evaluations(rows: Sequence[Row], x_name: str) -> tuple[list[float], list[fl
 
 def read_metrics(directory: Path) -> list[Row]:
     """The whole rows of a run's metrics.csv; none where there is no file."""
-    file = directory / "metrics.csv"
-    if not file.exists():
-        return []
-    with file.open(newline="", encoding="utf-8", errors="replace") as stream:
-        return [row for row in csv.DictReader(stream) if None not in row and None not in row.values()]
+    return read_table(directory / "metrics.csv")

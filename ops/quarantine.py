@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +17,7 @@ from dppo_redis.quarantine import Quarantined, clear_quarantine, read_quarantine
 from dppo_redis.redis_client import INTERACTIVE_PATIENCE_S, Patience, connect
 from dppo_redis.run_store import RunStore, only_run
 from dppo_redis.shutdown import StopRequest
+from ops.view import make_console
 
 _BYTES_LISTED = 16
 _BYTES_PER_LINE = 16
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif options.show is not None:
         _show(entries[0])
     else:
-        Console().print(_listed(run, entries))
+        make_console().print(_listed(run, entries))
     return ExitStatus.DONE
 
 

@@ -1,13 +1,14 @@
-"""A Redis that runs already: is it there, is it fit, is the run's name free?"""
+"""A Redis that runs already: is it there, is it fit, is the run's name free, and whose keys are they?"""
 
 import logging
 import time
+from collections.abc import Callable
 
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.keys import RunKeys
 from dppo_redis.redis_address import redact
 from dppo_redis.redis_client import INTERACTIVE_PATIENCE_S, Patience, connect
-from dppo_redis.run_store import RunStore
+from dppo_redis.run_store import STOP, RunStore
 from dppo_redis.shutdown import StopRequest
 from ops.broker import check_server
 from ops.options import TrainOptions
@@ -32,31 +33,61 @@ def check_shared(url: str, options: TrainOptions, directory: RunDirectory, stop:
     if options.overwrite or options.resume:
         return
     if patience.call("look for the run", store.exists):
-        raise ConfigurationError(
-            f"this Redis already has a run {directory.run}: pass --resume, --overwrite or another --run"
-        )
+        raise _taken(directory.run)
 
 
 def prepare_shared(url: str, options: TrainOptions, directory: RunDirectory, stop: StopRequest) -> None:
-    """Remove or reopen what an earlier run of this name left in Redis."""
+    """Take the name of the run; remove or reopen what an earlier run of this name left in Redis.
+
+    Raises:
+        ConfigurationError: somebody took the name since it was looked for.
+    """
     patience = Patience(stop, deadline_s=INTERACTIVE_PATIENCE_S)
     store = RunStore(connect(url, "dppo-train"), RunKeys(directory.run))
+    if options.resume:
+        patience.call("reopen the run", store.reopen)
+        return
     if options.overwrite:
         patience.call("remove the old run", store.delete)
-    elif options.resume:
-        patience.call("reopen the run", store.reopen)
+    if not patience.call("take the name of the run", store.claim):
+        raise _taken(directory.run)
 
 
-def _refuse_living_learner(store: RunStore, patience: Patience, stop: StopRequest) -> None:
-    """A lease that is renewed while we look belongs to a living learner."""
-    holder, left_ms = patience.call("look at the lease", store.lease)
+def leave_shared(store: RunStore, *, failed: bool) -> None:
+    """After the end: let the keys expire, unless another learner leads the run: then they are not ours."""
+    leader = living_leader(store.lease, StopRequest())
+    leader = leader and living_leader(store.lease, StopRequest())  # our own may just be leaving
+    if leader:
+        _log.warning("run %s is led by %s: its keys are left as they are", store.keys.run, leader)
+        return
+    if failed:
+        store.set_state(STOP, "failed")
+    store.retire()
+
+
+def living_leader(look: Callable[[], tuple[str, int]], stop: StopRequest) -> str:
+    """Who renews the lease while we look at (holder, milliseconds left); empty where nobody does."""
+    holder, left_ms = look()
     deadline = time.monotonic() + _LEASE_CHECK_S
     while holder and time.monotonic() < deadline and not stop.requested:
         stop.sleep(0.2)
-        now_holder, now_left_ms = patience.call("look at the lease", store.lease)
+        now_holder, now_left_ms = look()
         if now_holder and now_left_ms > left_ms:
-            raise ConfigurationError(
-                f"run {store.keys.run} is led by a living learner, {now_holder}: "
-                "stop that one, or choose another --run"
-            )
+            return now_holder
         left_ms = min(left_ms, now_left_ms)
+    return ""
+
+
+def _refuse_living_learner(store: RunStore, patience: Patience, stop: StopRequest) -> None:
+    leader = living_leader(lambda: patience.call("look at the lease", store.lease), stop)
+    if leader:
+        raise ConfigurationError(
+            f"run {store.keys.run} is led by a living learner, {leader}: "
+            "stop that one, or choose another --run"
+        )
+
+
+def _taken(run: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"this Redis already has a run {run}: pass --resume, --overwrite or another --run"
+    )

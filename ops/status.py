@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.credentials import Role, find_url
 from dppo_redis.errors import ConfigurationError, ExitStatus
@@ -121,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps(status_json(status)))
     else:
-        from ops.view import render
+        from ops.view import make_console, render
 
-        Console().print(render(status))
+        make_console().print(render(status))
     return ExitStatus.DONE

@@ -13,7 +13,7 @@ from typing import Any
 from dppo_redis.config import RunConfig, load_toml
 from dppo_redis.credentials import Role, as_role, base_url, is_url_given, shown_credentials
 from dppo_redis.environments import EnvironmentSpaces, inspect
-from dppo_redis.errors import ConfigurationError, DppoError
+from dppo_redis.errors import ConfigurationError, DppoError, StoppedError
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.pacing import as_used, derive
@@ -28,9 +28,9 @@ from ops.by_hand import redis_cli
 from ops.fleet import Fleet
 from ops.options import TrainOptions, read_options
 from ops.run_directory import CONFIG, RunDirectory, check, choose, claim, prepare, write_summary
-from ops.shared_redis import check_shared, prepare_shared
+from ops.shared_redis import check_shared, leave_shared, prepare_shared
 from ops.summary import summarise
-from ops.supervisor.render import FleetPlan
+from ops.supervisor.render import FleetPlan, check_path
 from ops.view import Screen, derived_table, progress_stream, summary_table
 from ops.watch import Watch, quietly, wait_for_broker
 
@@ -42,6 +42,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
     configure("train")
     stop = StopRequest().install()
+    try:
+        return _main(argv, stop)
+    except StoppedError as error:  # while it waited for a Redis
+        _log.info("%s", error)
+        return stop.exit_status
+
+
+def _main(argv: Sequence[str] | None, stop: StopRequest) -> int:
     options = read_options(TrainOptions, argv, "dppo-redis train")
     config = options.config
     spaces = inspect(source_of(config), use_mask=config.use_action_mask)
@@ -50,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = base_url(options.redis) if is_url_given(options.redis) else None
     url = as_role(given, Role.OPERATOR) if given is not None else None
     # Every refusal comes before the first thing is written or removed.
+    for path in (directory.path, Path.cwd(), Path(sys.executable), options.history):
+        check_path(path)
     if url is not None:
         check_shared(url, options, directory, stop)
     check(directory, resume=options.resume, overwrite=options.overwrite)
@@ -168,12 +178,13 @@ def _train(
                 watch.finish()
         except DppoError as error:
             failure = error
-            quietly(lambda: watch.store.set_state(STOP, "failed"))
+            if broker is not None:  # on another's server only once it is clear that nobody else leads
+                quietly(lambda: watch.store.set_state(STOP, "failed"))
         summary = summarise(options.config, watch, directory.path, failed=failure is not None)
     finally:
         fleet.stop()
     if broker is None:
-        quietly(watch.store.retire)
+        quietly(lambda: leave_shared(watch.store, failed=failure is not None))
     _keep(directory, summary, watch)
     return _conclude(options, summary, screen, stop, failure)
 

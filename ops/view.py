@@ -22,6 +22,16 @@ _STALE_STATUS_S = 5.0
 _ACTORS_SHOWN = 12
 
 
+def printable(text: str) -> str:
+    """Text of others on one line, as a terminal may show it: no control sequences."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split()))
+
+
+def make_console(stream: TextIO | None = None) -> Console:
+    """A console that takes square brackets as they are: messages and paths hold them."""
+    return Console(file=stream, markup=False, emoji=False)
+
+
 def derived_table(config: RunConfig, derived: Derived, *, serial: bool = False) -> Table:
     """The numbers that follow from the configuration."""
     table = Table(title=f"{config.env_id}, seed {config.seed}", show_header=False, title_justify="left")
@@ -63,13 +73,13 @@ def render(status: RunStatus) -> RenderableType:
     """The panel of a running system."""
     facts = Table.grid(padding=(0, 2))
     for name, value in _facts(status):
-        facts.add_row(Text(name, style="bold"), value)
+        facts.add_row(Text(name, style="bold"), Text(printable(value)))
     parts: list[RenderableType] = [_progress(status), facts]
     if status.fields.get("alarm"):
-        parts.append(Text(f"! {status.fields['alarm']}", style="bold red"))
+        parts.append(Text(f"! {printable(status.fields['alarm'])}", style="bold red"))
     if status.actors:
         parts.append(_actor_table(status))
-    title = f"dppo_redis · {status.run} · {_headline(status)}"
+    title = Text(printable(f"dppo_redis · {status.run} · {_headline(status)}"))
     return Panel(Group(*parts), title=title, title_align="left")
 
 
@@ -150,7 +160,7 @@ def _actor_table(status: RunStatus) -> Table:
     for column in ("actor", "host", "steps/s", "version", "pushed", "waiting", "boot", "last error"):
         table.add_column(column, no_wrap=True)
     for slot, report in list(status.actors.items())[:_ACTORS_SHOWN]:
-        table.add_row(
+        row = (
             str(slot),
             report.get("host", "-"),
             report.get("fps", "-"),
@@ -158,8 +168,9 @@ def _actor_table(status: RunStatus) -> Table:
             report.get("pushes", "-"),
             f"{100 * number(report.get('wait_share')):.0f} %",
             report.get("boot", "-"),
-            report.get("last_error", "")[:60],
+            report.get("last_error", ""),
         )
+        table.add_row(*(Text(printable(cell)[:60]) for cell in row))
     if len(status.actors) > _ACTORS_SHOWN:
         table.add_row(f"and {len(status.actors) - _ACTORS_SHOWN} more")
     return table
@@ -169,7 +180,7 @@ def plain_line(status: RunStatus) -> str:
     """One line for a log or a pipe."""
     evaluation = status.evaluation
     drops = ", ".join(f"{name} {count}" for name, count in drops_of(status)) or "none"
-    return (
+    return printable(
         f"{_headline(status)}: {status.integer('trained_steps')}/{status.integer('budget_steps')} steps, "
         f"{status.number('steps_per_s'):.0f}/s, update {status.integer('update')}, "
         f"version {status.integer('version')}, return {status.text('return_mean')}, "
@@ -194,10 +205,10 @@ class Screen:
     """Where progress goes: a live panel on a terminal, else a plain line every two seconds."""
 
     def __init__(self, stream: TextIO) -> None:
-        self.console = Console(file=stream)
+        self.console = make_console(stream)
         self._live = (
             Live(console=self.console, refresh_per_second=4, transient=False)
-            if self.console.is_terminal
+            if stream.isatty() and not self.console.is_dumb_terminal
             else None
         )
         self._next_line = 0.0
@@ -225,7 +236,7 @@ class Screen:
 
     def say(self, line: str) -> None:
         """Print one plain line."""
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(line, highlight=False, soft_wrap=True)
 
     def print(self, renderable: RenderableType) -> None:
         """Print a table."""

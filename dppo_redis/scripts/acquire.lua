@@ -6,10 +6,13 @@ local owner, ttl = ARGV[1], tonumber(ARGV[2])
 local mine, floor = tonumber(ARGV[3]), tonumber(ARGV[4])
 local holder = redis.call('GET', KEYS[1])
 local epoch = tonumber(redis.call('GET', KEYS[2]) or 0) or 0
+if not (epoch >= 0 and epoch < 2 ^ 52) or epoch % 1 ~= 0 then epoch = 0 end -- damaged: nobody counts so far
 if ttl == 0 then
   if holder == owner then redis.call('DEL', KEYS[1]) end
   return {'released', epoch, holder or ''}
 end
+-- A learner's lease runs out by itself: one that does not was left by somebody else and binds nobody.
+if holder and holder ~= owner and redis.pcall('PTTL', KEYS[1]) == -1 then holder = false end
 if holder and holder ~= owner then
   return {mine > 0 and 'fenced' or 'busy', epoch, holder}
 end

@@ -4,6 +4,7 @@ First each kind of damage against a valid payload of the same size: time and mem
 learner does with a payload. Then ten thousand of them, pushed to a real learner.
 """
 
+import argparse
 import os
 import secrets
 import subprocess
@@ -260,4 +261,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

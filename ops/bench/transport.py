@@ -6,6 +6,7 @@ XREADGROUP, XACK and XDEL on the same bytes, in turn, on one server. Beside roll
 the computing time of all processes, which other work on the machine disturbs less.
 """
 
+import argparse
 import secrets
 import subprocess
 import sys
@@ -214,11 +215,12 @@ def _compare(client: Client) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
+    if len(sys.argv) == 3:
         connection = connect(sys.argv[2], "bench-producer")
         if sys.argv[1] == "bare":
             produce_bare(connection, "bench:rollouts")
         else:
             produce(connection, RunKeys("bench"))
     else:
+        argparse.ArgumentParser(description=__doc__).parse_args()
         main()

@@ -39,8 +39,8 @@ def render(plan: FleetPlan) -> str:
         ConfigurationError: a path that supervisord's format cannot hold.
     """
     paths = (plan.run_dir, plan.private_dir, plan.working_dir, Path(plan.python), plan.history)
-    for path in filter(None, paths):
-        _check(path)
+    for path in paths:
+        check_path(path)
     sections = [_supervisord(plan)]
     if plan.broker_command is not None:
         broker = [plan.python, "-P", "-m", "ops.tied", *plan.broker_command]
@@ -125,7 +125,12 @@ def _value(value: object) -> str:
     return str(value).replace("%", "%%")
 
 
-def _check(path: Path) -> None:
+def check_path(path: Path | None) -> None:
+    """Refuse a path that the format cannot hold.
+
+    Raises:
+        ConfigurationError: naming it.
+    """
     text = str(path)
     if any(mark in text for mark in ("\n", "\r", " ;", " #", "\t")):
         raise ConfigurationError(f"the path {text!r} holds ' ;', ' #' or a control character: choose another")

@@ -115,11 +115,34 @@ def test_a_right_to_lead_that_was_deleted_is_taken_again(run: Run, name: str) ->
     assert_healthy(run, before)
 
 
-def test_an_epoch_that_is_no_number_does_not_end_the_learner(run: Run) -> None:
+NO_COUNTS = ("first", "1e300", "9223372036854775807", "-5", "nan", "inf", "0.5")
+
+
+@pytest.mark.parametrize("value", NO_COUNTS)
+def test_an_epoch_that_is_no_count_does_not_end_the_learner(run: Run, value: str) -> None:
     before = version_of(run.client, run.keys)
-    run.client.set(run.keys.epoch, "first")
+    run.client.set(run.keys.epoch, value)
     run.tick_twice()
     assert_healthy(run, before)
+
+
+@pytest.mark.parametrize("value", NO_COUNTS)
+def test_a_version_that_is_no_count_is_put_right(run: Run, value: str) -> None:
+    before = version_of(run.client, run.keys)
+    run.client.hset(run.keys.weights, "version", value)
+    run.tick_twice()
+    assert_healthy(run, before)
+    assert version_of(run.client, run.keys) == before + 1
+
+
+def test_a_lease_that_never_runs_out_is_nobodys(run: Run, stop: StopRequest) -> None:
+    before = version_of(run.client, run.keys)
+    run.client.set(run.keys.lease, "somebody")
+    run.tick_twice()
+    assert_healthy(run, before)
+    run.client.set(run.keys.lease, "somebody")
+    successor = lead(run.client, run.keys, stop)
+    assert successor.epoch == run.authority.epoch + 1
 
 
 def test_after_flushall_everything_is_back_with_a_higher_epoch_and_version(run: Run) -> None:

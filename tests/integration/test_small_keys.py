@@ -14,6 +14,7 @@ from dppo_redis.rollout_stream import RolloutProducer
 from dppo_redis.run_store import PAUSE, RUN, STOP, Control, Evaluation, RunStore, find_runs, only_run
 from dppo_redis.shutdown import StopRequest
 from learner.lease import LEASE_TTL_S
+from ops.shared_redis import leave_shared
 from tests.conftest import wait_until
 from tests.factories import make_description
 from tests.integration.learner_side import SPEC, add, in_background, lead, make_entry, make_keeper
@@ -92,6 +93,25 @@ class TestRuns:
         assert integer(client.exists(keys.rollouts)) == 0
         for key in (keys.spec, keys.weights, keys.status, keys.epoch):
             assert WEEK_MS - 10_000 < integer(client.pttl(key)) <= WEEK_MS
+
+    def test_a_name_is_taken_by_one_of_those_that_want_it_at_the_same_time(self, store: RunStore) -> None:
+        assert [store.claim(), store.claim()] == [True, False]
+        assert store.control() == Control(RUN, "", None)
+
+    def test_a_command_that_fails_leaves_the_keys_of_a_run_that_another_learner_leads(
+        self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
+    ) -> None:
+        authority = lead(client, keys, stop)
+        keeper = make_keeper(client, keys, authority)
+        keeper.start()
+        leave_shared(store, failed=True)
+        assert store.control() == Control(RUN, "", None)
+        assert integer(client.pttl(keys.weights)) == -1
+        keeper.close()
+        authority.release()
+        leave_shared(store, failed=True)
+        assert store.control() == Control(STOP, "failed", None)
+        assert integer(client.pttl(keys.weights)) > 0
 
     def test_a_reopened_run_runs_and_its_keys_stay(
         self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from dppo_redis.files import read_table
 from learner.board import Board
 from learner.drift import Drift
 from learner.metrics import CSV_NAME, MetricsFiles, UpdateRecord, make_record
@@ -122,3 +123,43 @@ def test_a_disk_that_refuses_tensorboard_its_file_costs_no_row_and_only_the_curv
     board.close()
     curves = EventAccumulator(str(in_the_way)).Reload()
     assert [event.step for event in curves.Scalars("drift/kl")] == [2 * 2048]
+
+
+def updates(directory: Path) -> list[str]:
+    return [row["update"] for row in read_table(directory / CSV_NAME)]
+
+
+def test_a_resumed_run_goes_on_behind_its_checkpoint_whatever_a_crash_left(tmp_path: Path) -> None:
+    files = MetricsFiles(tmp_path, first_update=0)
+    for update in (1, 2, 3):
+        files.write(record_of(AGES, update=update))
+    files.close()
+    with (tmp_path / CSV_NAME).open("ab") as stream:
+        stream.write(b"\0\0\xff\n1,2048")  # of update 1234, say, cut by a full disk
+    files = MetricsFiles(tmp_path, first_update=2)
+    files.write(record_of(AGES, update=3))
+    files.close()
+    assert updates(tmp_path) == ["1", "2", "3"]
+
+
+def test_a_table_of_a_release_with_other_columns_is_carried_on(tmp_path: Path) -> None:
+    (tmp_path / CSV_NAME).write_text("update,trained_steps,gone\n1,2048,7\n2,4096,7\n")
+    MetricsFiles(tmp_path, first_update=1).close()
+    (row,) = read_table(tmp_path / CSV_NAME)
+    assert (row["update"], row["trained_steps"], row["env_steps"]) == ("1", "2048", "")
+    assert "gone" not in row
+
+
+def test_a_disk_that_refuses_at_the_start_loses_no_row_and_is_tried_again(tmp_path: Path) -> None:
+    before = MetricsFiles(tmp_path, first_update=0)
+    before.write(record_of(AGES))
+    before.close()
+    obstacle = tmp_path / f"{CSV_NAME}.writing"
+    obstacle.mkdir()  # nothing can be written aside
+    files = MetricsFiles(tmp_path, first_update=1)
+    files.write(record_of(AGES, update=2))
+    assert updates(tmp_path) == ["1"]
+    obstacle.rmdir()
+    files.write(record_of(AGES, update=3))
+    files.close()
+    assert updates(tmp_path) == ["1", "3"]

@@ -47,6 +47,20 @@ class TestSentinel:
             read_address("sentinel://one/mymaster?colour=blue")
 
 
+@pytest.mark.parametrize(
+    "url", ["redis://here/one", "redis://here/1x", "rediss://here/3/4", "redis://here/-1"]
+)
+def test_a_database_that_is_no_number_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="bad Redis URL"):
+        read_address(url)
+
+
+def test_a_socket_whose_path_is_too_long_for_one_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="107"):
+        read_address(f"unix:///{'x' * 107}")
+    assert read_address(f"unix:///{'x' * 106}").options["path"] == f"/{'x' * 106}"
+
+
 class TestCertificates:
     @pytest.mark.parametrize("name", ["ssl_ca_certs", "ssl_certfile", "ssl_keyfile"])
     def test_a_file_that_is_not_there_is_named(self, name: str) -> None:
