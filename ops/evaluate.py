@@ -1,11 +1,9 @@
 """`dppo-redis evaluate`: how good is what a run has learnt? Needs only its directory."""
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import NormalDist
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,6 +14,7 @@ from dppo_redis.errors import ExitStatus, StoppedError
 from dppo_redis.logs import configure
 from dppo_redis.run_store import Evaluation
 from dppo_redis.shutdown import StopRequest
+from ops.intervals import half_width
 from ops.policies import Learnt, check_playing, load_learnt
 from workers.evaluate import evaluate
 from workers.seeding import NO_VERSION, evaluation_seeds
@@ -87,28 +86,3 @@ def play(learnt: Learnt, options: EvaluateOptions, stop: StopRequest) -> Evaluat
     seeds = evaluation_seeds(options.seed, NO_VERSION, options.episodes)
     sampling = np.random.default_rng(options.seed) if options.stochastic else None
     return evaluate(learnt.policy(), learnt.description, stop, sampling, seeds)
-
-
-def half_width(std: float, episodes: int) -> float | None:
-    """Of the 95 % interval of a mean by Student's t, t s / sqrt(n - 1); None for one episode, which has none.
-
-    `std` is the standard deviation s of the episodes played, with n below its root.
-    """
-    return student_t(episodes - 1) * std / math.sqrt(episodes - 1) if episodes > 1 else None
-
-
-def student_t(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t: exact for 1 and 2 degrees of freedom, else within 1 % of it.
-
-    Expanded in their inverse (Abramowitz and Stegun, 26.7.5).
-    """
-    if freedom <= 2:
-        return math.tan(0.475 * math.pi) if freedom == 1 else 0.95 * math.sqrt(2 / (1 - 0.95**2))
-    z = NormalDist().inv_cdf(0.975)
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return sum(term / float(freedom) ** power for power, term in enumerate(terms))

@@ -4,18 +4,17 @@ The results page and the figure are made from these lines alone, so anyone can r
 """
 
 import json
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ops.intervals import half_width
+
 Mode = Literal["serial", "distributed"]
 MODES: tuple[Mode, ...] = ("serial", "distributed")
 _POINTS = 60  # of a curve; the line of a run stays near 2 kB
-# 97.5 % points of Student's t with 1, 2, ... degrees of freedom.
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 @dataclass(frozen=True)
@@ -76,10 +75,9 @@ def _digits(mean: float) -> int:
 
 
 def score(values: Sequence[float]) -> Score:
-    """Mean and 95 % interval by Student's t: x +- t s / sqrt(n); up to 10 seeds."""
-    n = len(values)
-    half = _T[n - 2] * statistics.stdev(values) / math.sqrt(n) if n > 1 else None
-    return Score(statistics.fmean(values), half, n, min(values))
+    """Mean and 95 % interval by Student's t."""
+    half = half_width(statistics.pstdev(values), len(values))
+    return Score(statistics.fmean(values), half, len(values), min(values))
 
 
 def relative(distributed: float, serial: float) -> float:

@@ -1,6 +1,5 @@
 """Whole episodes, played for their returns."""
 
-import statistics
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,8 @@ from dppo_redis.acting import ActingPolicy
 from dppo_redis.errors import EnvironmentBrokenError
 from dppo_redis.run_files import describe
 from dppo_redis.shutdown import StopRequest
-from ops.bench.records import score
-from ops.evaluate import EvaluateOptions, half_width, play
+from ops.evaluate import EvaluateOptions, play
+from ops.intervals import half_width
 from ops.policies import load_learnt
 from ops.run_directory import RunDirectory, prepare
 from tests.factories import (
@@ -41,12 +40,12 @@ def test_an_episode_that_never_ends_is_given_up_with_the_remedy(monkeypatch: pyt
     assert evaluate(make_policy(spec), make_description(spec), StopRequest()).length_mean == 50
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 5, 10])
-def test_the_interval_is_student_s_as_that_of_the_scores(count: int) -> None:
-    returns = [float((7 * i) % 11) for i in range(count)]
-    exact = score(returns).half
-    assert exact is not None
-    assert half_width(statistics.pstdev(returns), count) == pytest.approx(exact, rel=0.01)
+@pytest.mark.parametrize(
+    ("count", "half"),
+    [(2, 12.706), (3, 4.303 / 2**0.5), (5, 2.776 / 2), (11, 2.228 / 10**0.5), (31, 2.042 / 30**0.5)],
+)
+def test_the_interval_of_few_values_is_student_s(count: int, half: float) -> None:
+    assert half_width(1.0, count) == pytest.approx(half, rel=3e-4)
 
 
 def test_many_episodes_have_the_normal_interval_and_one_has_none() -> None:
