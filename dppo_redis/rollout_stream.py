@@ -265,8 +265,16 @@ class RolloutConsumer:
             for entry_id, pairs in reply[0][1] if reply else ():
                 is_empty = False
                 yield Entry(entry_id, dict(zip(pairs[::2], pairs[1::2], strict=True)))
-        if is_empty:
+        if is_empty and self._pending.has_suspects:
             yield from self._pending.take_suspect()
+        elif is_empty:
+            self._deliver_skipped()
+
+    def _deliver_skipped(self) -> None:
+        """Nothing is on its way; entries that lie there all the same were skipped by somebody else's hand."""
+        skipped = self._client.register_script(source("skipped"))(keys=[self._key], args=[GROUP])
+        if skipped and self._rarely.due():
+            _log.warning("%d entries had been skipped (XGROUP SETID, XACK?): reading them now", skipped)
 
     def survived(self) -> None:
         """What was read last has been opened without harm. Redis errors pass through."""

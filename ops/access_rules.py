@@ -61,7 +61,8 @@ def _evaluator(keys: RunKeys) -> list[Grant]:
 def _learner(keys: RunKeys) -> list[Grant]:
     reading = "get hget hmget hgetall hstrlen type exists pttl zrange xlen xrange xpending"
     reading += " xinfo|stream xinfo|groups memory|usage"
-    writing = "set hset hincrby del unlink zrem xack xdel xreadgroup xclaim xautoclaim xgroup|create"
+    writing = "set hset hincrby del unlink zrem xack xdel"
+    writing += " xreadgroup xclaim xautoclaim xgroup|create xgroup|setid"
     return [
         Grant(f"evalsha {reading} {writing}", "RW", (keys.pattern,)),
         Grant("xadd", "W", (keys.metrics, keys.quarantine)),

@@ -414,3 +414,20 @@ def test_a_bad_entry_is_settled_at_the_servers_memory_limit(
     with memory_limit(client), in_background(lambda: reader.poll_until(settled=3), stop) as reading:
         assert seqs(reading.result(5)) == [1, 2]
     assert ledger_of(client, keys)["refused:header"] == 1
+
+
+def test_a_batch_half_in_hand_is_filled_with_what_was_skipped_and_each_is_trained_once(
+    client: Client, keys: RunKeys, authority: Authority
+) -> None:
+    reader = make_reader(client, keys, authority, batch_steps=3 * STEPS)
+    add(client, keys, make_entry(seq=1))
+    assert reader.poll() is None
+    assert reader.poll() is None
+    assert reader.intake.gathered == 1
+    add(client, keys, make_entry(seq=2), make_entry(seq=3))
+    client.xgroup_setid(keys.rollouts, GROUP, "$")
+    batch = reader.poll_until(settled=3)
+    assert seqs(batch) == [1, 2, 3]
+    settle_trained(reader, batch)
+    assert (pending(client, keys), imbalance(client, keys)) == (0, 0)
+    assert ledger_of(client, keys)["trained"] == 3

@@ -240,6 +240,21 @@ class TestReading:
             assert read_ids(consumer) == ids
         assert caplog.text.count("making them again") == 1
 
+    @pytest.mark.parametrize("by_hand", ["setid", "xack"])
+    def test_entries_that_somebody_had_the_group_skip_are_delivered_all_the_same(
+        self, client: Client, keys: RunKeys, by_hand: str
+    ) -> None:
+        """Else they would count as backlog for ever."""
+        consumer = make_consumer(client, keys)
+        ids = add(client, keys, make_entry(), make_entry(seq=2))
+        if by_hand == "setid":
+            client.xgroup_setid(keys.rollouts, GROUP, "$")
+        else:
+            assert [entry.id for entry in read_new(consumer)] == ids
+            client.xack(keys.rollouts, GROUP, *ids)
+        reads = [list(consumer.read(10, 1)) for _ in range(4)]
+        assert [entry.id for entries in reads for entry in entries] == ids
+
     @pytest.mark.parametrize("damage", ["flushall", "destroy", "delete"])
     def test_a_group_that_is_lost_while_its_reader_waits_is_made_again(
         self, redis_server: RedisServer, client: Client, keys: RunKeys, stop: StopRequest, damage: str
