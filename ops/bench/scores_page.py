@@ -57,8 +57,7 @@ recipes are in `ops/runs`; `python -m ops.bench.scores run` plays what `scores.j
 of the budget; *greedy* the mean of whole episodes with the most likely actions. Every figure is the mean
 over seeds with its 95 % interval (Student's t). *Share* is distributed in units of serial (for Acrobot,
 whose returns are costs, serial in units of distributed). Distributed means 4 actors through Redis with the
-default staleness limit of 4 (HalfCheetah: 1). Published figures are of the versions of the environments
-named with them.
+default staleness limit of 4. Published figures are of the versions of the environments named with them.
 """
 
 
