@@ -192,10 +192,7 @@ def _sample(space: gymnasium.Space[Any], info: dict[str, Any]) -> Any:
     try:
         action = describe_actions(space)
         allowed = np.split(read_mask(info[MASK], action), action.offsets[1:])
-    except (
-        KeyError,
-        ConfigurationError,
-    ):  # there is no mask, or a wrong one, which is refused where it is used
+    except (KeyError, ConfigurationError):  # none, or a wrong one: that is refused where it is used
         return space.sample()
     first = np.array([[flags.argmax() for flags in allowed]])
     actions = action.to_environment(action.join(first, np.zeros((1, action.dimensions), np.float32)))
