@@ -1,0 +1,40 @@
+"""`python -m tests.photographs`: photograph an old commit and this checkout, and say what differs."""
+
+import argparse
+import signal
+import sys
+import time
+
+from tests.photographs import cost, going_on, lock_step, mixed, recorded
+from tests.photographs.sides import sides
+
+_ALL = {"lock_step": lock_step, "going_on": going_on, "mixed": mixed, "recorded": recorded}
+_SHOWN = 8
+
+
+def main() -> int:
+    """Compare, print, and say by the exit status whether both sides are the same."""
+    parser = argparse.ArgumentParser(prog="python -m tests.photographs", description=__doc__)
+    parser.add_argument("--old", default="39f35ce", help="commit to compare with")
+    parser.add_argument("--only", nargs="*", default=list(_ALL), choices=_ALL, metavar="NAME")
+    parser.add_argument("--cost", action="store_true", help="compare CPU time instead")
+    parser.add_argument("--pairs", type=int, default=10, help="pairs of runs, with --cost")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is cleaned up, too
+    began, same, different = time.monotonic(), 0, 0
+    with sides(options.old) as both:
+        if options.cost:
+            return int(not cost.compare(both, options.pairs))
+        for name in options.only:
+            for title, found in _ALL[name].photographs(both):
+                print(
+                    "\n    ".join([f"{'differs' if found else 'same   '} {title}", *found[:_SHOWN]]),
+                    flush=True,
+                )
+                same, different = same + (not found), different + bool(found)
+    print(f"{same} photographs are the same, {different} differ; {time.monotonic() - began:.0f} s")
+    return int(different > 0 or same == 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""What differs between two photographs, by name and to the bit. Pure: values in, lines out."""
+
+import csv
+import io
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+# Columns and fields that tell the wall clock's part of a run, or what was counted when a clock struck.
+TIMED = frozenset(
+    ("train_s", "wait_s", "update_s", "wall_s", "steps_per_s", "evaluation_return", "evaluation_steps")
+)
+# Parts of a checkpoint that are random or depend on what actors had sent beyond the last update.
+UNREPEATABLE = frozenset(("run", "marks", "last_entries_added", "train_s"))
+_SHOWN = 160
+
+
+def differences(old: Any, new: Any, ignored: frozenset[str] = frozenset(), name: str = "") -> list[str]:
+    """One line for each value that differs, with its path; `ignored` are keys of mappings at any depth."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return _in_mappings(old, new, ignored, name)
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
+        return _in_sequences(old, new, ignored, name)
+    if type(old) is not type(new) or _bits(old) != _bits(new):
+        return [f"{name or 'it'}: {_shown(old)} != {_shown(new)}"]
+    return []
+
+
+def _in_mappings(
+    old: Mapping[Any, Any], new: Mapping[Any, Any], ignored: frozenset[str], name: str
+) -> list[str]:
+    found = (
+        [] if list(old) == list(new) else [f"{name or 'keys'}: {_shown(list(old))} != {_shown(list(new))}"]
+    )
+    for key in old:
+        if key in new and key not in ignored:
+            found += differences(old[key], new[key], ignored, f"{name}.{key}".lstrip("."))
+    return found
+
+
+def _in_sequences(old: Sequence[Any], new: Sequence[Any], ignored: frozenset[str], name: str) -> list[str]:
+    """The first place where they part: behind a missing item everything differs."""
+    for position, (mine, theirs) in enumerate(zip(old, new, strict=False)):
+        if found := differences(mine, theirs, ignored, f"{name}[{position}]"):
+            return found
+    if len(old) == len(new):
+        return []
+    rest = [*old[len(new) :], *new[len(old) :]]
+    return [
+        f"{name or 'length'}: {len(old)} items != {len(new)}; the first without a partner: {_shown(rest[0])}"
+    ]
+
+
+def _bits(value: Any) -> Any:
+    """Equal for equal bits only: -0.0 is not 0.0, and a NaN is itself."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, tuple(value.shape), value.contiguous().view(-1).numpy().tobytes()
+    return struct.pack("<d", value) if isinstance(value, float) else value
+
+
+def _shown(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def csv_rows(text: str) -> list[dict[str, str]]:
+    """The rows of metrics.csv, every cell as it was written."""
+    return list(csv.DictReader(io.StringIO(text, newline="")))

@@ -1,0 +1,49 @@
+"""Checkpoints cross from side to side: one stops, the other goes on, bit-equal ten updates later."""
+
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from tests.photographs.comparing import TIMED, UNREPEATABLE, differences
+from tests.photographs.configurations import LOCK_STEP, RICH
+from tests.photographs.lock_step import learnt
+from tests.photographs.sides import Side, Sides, at_once
+
+_FIRST, _ALL = 10, 20
+
+
+def _budget(updates: int) -> tuple[str, ...]:
+    return RICH.arguments(updates)[-2:]
+
+
+def _begin(side: Side, name: str, updates: int) -> Path:
+    """A fleet of one side, for so many updates."""
+    side.run("train", *RICH.arguments(updates), *LOCK_STEP, "--run", "rich", "--run-dir", name)
+    return side.place / name
+
+
+def _go_on(side: Side, begun: Path) -> Path:
+    """What one of the sides began, to the end."""
+    directory = side.place / f"of-{begun.parent.name}"
+    shutil.copytree(begun, directory)
+    side.run("train", "--resume", "--run-dir", str(directory), *_budget(_ALL))
+    return directory
+
+
+def photographs(sides: Sides) -> Iterator[tuple[str, list[str]]]:
+    """Each side goes on with what each began; all four end alike, and as a run without a break."""
+    begun = at_once({side.name: partial(_begin, side, "begun", _FIRST) for side in sides.both()})
+    jobs = {
+        f"{first.name} then {second.name}": partial(_go_on, second, begun[first.name])
+        for first in sides.both()
+        for second in sides.both()
+    }
+    ended = at_once({**jobs, "old without a break": partial(_begin, sides.old, "whole", _ALL)})
+    reference = learnt(ended.pop("old then old"))
+    whole = learnt(ended.pop("old without a break"))
+    for name, directory in ended.items():
+        yield f"resumed, {name}", differences(reference, learnt(directory), TIMED | UNREPEATABLE)
+    # A resumed run publishes once more, under a second lease; its budget was smaller at first.
+    resumed = frozenset(("version", "epoch", "lineage", "actor_boots", "run.json", "config.toml"))
+    yield "resumed, as without a break", differences(whole, reference, TIMED | UNREPEATABLE | resumed)
