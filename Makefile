@@ -1,8 +1,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+OLD ?= 39f35ce
 
-.PHONY: train test chaos check clean
+.PHONY: train test chaos photographs cost check clean
 
 train: $(VENV)/.runtime  ## the main job: CartPole through Redis, then a summary
 	$(BIN)/dppo-redis train CartPole-v1 --actors 2 --target-return 475
@@ -12,6 +13,12 @@ test: $(VENV)/.development  ## the full test suite
 
 chaos: $(VENV)/.development  ## attack a CartPole fleet: make chaos SECONDS=1800 SEED=1
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),1800) --seed $(or $(SEED),1)
+
+photographs: $(VENV)/.development  ## an old commit and this checkout: the same to the bit? make photographs OLD=COMMIT
+	$(BIN)/python -m tests.photographs --old $(OLD)
+
+cost: $(VENV)/.development  ## CPU time of both, in pairs: make cost OLD=COMMIT
+	$(BIN)/python -m tests.photographs --old $(OLD) --cost
 
 check: $(VENV)/.development  ## style, types, direction of imports
 	$(BIN)/ruff check .
