@@ -4,9 +4,10 @@ import argparse
 import signal
 import sys
 import time
+from collections.abc import Iterator
 
 from tests.photographs import cost, going_on, lock_step, mixed, recorded
-from tests.photographs.sides import sides
+from tests.photographs.sides import BrokenSideError, Sides, sides
 
 _ALL = {"lock_step": lock_step, "going_on": going_on, "mixed": mixed, "recorded": recorded}
 _SHOWN = 8
@@ -25,15 +26,21 @@ def main() -> int:
     with sides(options.old) as both:
         if options.cost:
             return int(not cost.compare(both, options.pairs))
-        for name in options.only:
-            for title, found in _ALL[name].photographs(both):
-                print(
-                    "\n    ".join([f"{'differs' if found else 'same   '} {title}", *found[:_SHOWN]]),
-                    flush=True,
-                )
-                same, different = same + (not found), different + bool(found)
+        for title, found in _compare(both, options.only):
+            lines = [f"{'differs' if found else 'same   '} {title}", *found[:_SHOWN]]
+            print("\n    ".join(lines), flush=True)
+            same, different = same + (not found), different + bool(found)
     print(f"{same} photographs are the same, {different} differ; {time.monotonic() - began:.0f} s")
     return int(different > 0 or same == 0)
+
+
+def _compare(both: Sides, parts: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """All photographs of some parts; a side that cannot go on is a difference, too."""
+    for name in parts:
+        try:
+            yield from _ALL[name].photographs(both)
+        except BrokenSideError as error:
+            yield f"{name}, of which the rest is missing", [str(error)]
 
 
 if __name__ == "__main__":
