@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"-?\d*\.?\d+(e-?\d+)?|[0-9a-f]{64}|<.*>|")
 # Fields whose values the clock decides, or chance (boot).
 _CLOCKED_FIELDS = frozenset(
     ("boot", "host", "pid", "train_s", "wait_s", "update_s", "evaluation_return", "evaluation_steps",
-     "actors", "actor_wait_share", "stream_bytes")
+     "actors", "actor_wait_share", "stream_bytes", "entries_added", "backlog")
 )  # fmt: skip
 _CHANGING_FIELDS = frozenset(("state", "reason", "alarm", "dropped_by_actor", "last_error"))
 # Commands whose number the clock decides: (who, command, key or keys without the run's name).

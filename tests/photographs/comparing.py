@@ -4,6 +4,7 @@ import csv
 import io
 import struct
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ def differences(old: Any, new: Any, ignored: frozenset[str] = frozenset(), name:
     if isinstance(old, list | tuple) and isinstance(new, list | tuple):
         return _in_sequences(old, new, ignored, name)
     if type(old) is not type(new) or _bits(old) != _bits(new):
-        return [f"{name or 'it'}: {_shown(old)} != {_shown(new)}"]
+        return [f"{name or 'it'}: {_parting(old, new)}"]
     return []
 
 
@@ -58,6 +59,16 @@ def _bits(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.dtype, tuple(value.shape), value.contiguous().view(-1).numpy().tobytes()
     return struct.pack("<d", value) if isinstance(value, float) else value
+
+
+def _parting(old: Any, new: Any) -> str:
+    """Both values; of long texts that begin alike, from a little before the place where they part."""
+    if isinstance(old, str) and isinstance(new, str):
+        alike = takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False))
+        begin = sum(1 for _ in alike) - _SHOWN // 2
+        if begin > 0:
+            return f"{_shown(old[:40])} and, from {begin} on: {_shown(old[begin:])} != {_shown(new[begin:])}"
+    return f"{_shown(old)} != {_shown(new)}"
 
 
 def _shown(value: Any) -> str:

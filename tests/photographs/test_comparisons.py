@@ -187,6 +187,13 @@ def test_a_command_that_comes_before_another_one_is_named() -> None:
     assert "!= 'EVALSHA 1361" in line
 
 
+def test_of_two_long_commands_the_place_where_they_part_is_shown() -> None:
+    words = [str(number) for number in range(200)]
+    (line,) = differences([" ".join(words)], [" ".join([*words[:150], "changed", *words[151:]])])
+    assert "149 150 151" in line
+    assert "149 changed 151" in line
+
+
 def test_a_changed_byte_of_a_payload_and_a_changed_command_in_a_script_are_named() -> None:
     for before, after in (("\\x01" * 50, "\\x01" * 49 + "\\x02"), ('"XDEL"', '"XACK"')):
         other = [line.replace(before, after) for line in _LINES]
