@@ -68,6 +68,8 @@ def _parting(old: Any, new: Any) -> str:
         begin = sum(1 for _ in alike) - _SHOWN // 2
         if begin > 0:
             return f"{_shown(old[:40])} and, from {begin} on: {_shown(old[begin:])} != {_shown(new[begin:])}"
+    if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor) and old.shape == new.shape:
+        return f"{int((old != new).sum())} of {old.numel()} values: {_shown(old)} != {_shown(new)}"
     return f"{_shown(old)} != {_shown(new)}"
 
 
