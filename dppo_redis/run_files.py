@@ -3,12 +3,9 @@
 import re
 from pathlib import Path
 
-from dppo_redis.config import RunConfig, load_toml
-from dppo_redis.environments import inspect
 from dppo_redis.errors import ConfigurationError, WireError
 from dppo_redis.files import write_aside
-from dppo_redis.pacing import derive
-from dppo_redis.spec import RunDescription, Spec, describe_run, source_of
+from dppo_redis.spec import Spec
 from dppo_redis.weights import Weights
 from dppo_redis.wire import decode_weights, encode_weights, sha256
 
@@ -18,19 +15,6 @@ USED = "used.json"  # epochs and versions
 BEST_POLICY = "best_policy.msgpack"
 _CHECKSUM_BYTES = 64  # hexadecimal SHA-256
 _NUMBERED = re.compile(r"(checkpoint|milestone)-(\d+)\.pt")
-
-
-def describe(config: RunConfig) -> RunDescription:
-    """The description of a run, by its configuration and the environment that is installed here."""
-    spaces = inspect(source_of(config), use_mask=config.use_action_mask)
-    steps = config.rollout_steps  # a run that was started has it in its configuration
-    steps = steps or derive(config, spaces.observation, spaces.action).rollout_steps
-    return describe_run(config, spaces.observation, spaces.action, steps)
-
-
-def describe_directory(run_dir: Path) -> RunDescription:
-    """The description of the run in a directory."""
-    return describe(load_toml(run_dir / CONFIG))
 
 
 def write_best(run_dir: Path, weights: Weights) -> None:

@@ -6,11 +6,12 @@ covers; `JoinSettings` is what an actor also needs but may differ between actors
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, cast
 
 from dppo_redis.actions import ActionSpec
 from dppo_redis.config import EnvValue, RunConfig
+from dppo_redis.environment_spaces import EnvironmentSpaces
 from dppo_redis.errors import ConfigurationError, DamagedSpecError
 from dppo_redis.lock_step import LockStep, lock_step_of
 from dppo_redis.spaces import ObservationSpec
@@ -102,6 +103,18 @@ class Spec:
             if json.dumps(mine[name], sort_keys=True) != json.dumps(theirs[name], sort_keys=True)
         ]
 
+    def seen_with(self, spaces: EnvironmentSpaces) -> "Spec":
+        """The same with the environment as it looks here."""
+        return replace(self, observation=spaces.observation, action=spaces.action)
+
+    def acting_differences(self, other: "Spec") -> list[str]:
+        """`differences` in what makes a policy of `other` unfit for this one.
+
+        The environment's name and arguments, the rollout length and return normalisation may differ.
+        """
+        free = ("environment", "rollout_steps", "return_discount", "wire_schema")
+        return self.differences(replace(other, **{name: getattr(self, name) for name in free}))
+
 
 _PARTS = ("environment", "observation", "action", "network")
 
@@ -172,21 +185,24 @@ def source_of(config: RunConfig) -> EnvironmentSource:
     return EnvironmentSource(config.env_id, dict(config.env_kwargs), config.wrappers)
 
 
-def describe_run(
-    config: RunConfig, observation: ObservationSpec, action: ActionSpec, rollout_steps: int
-) -> RunDescription:
+def describe_run(config: RunConfig, spaces: EnvironmentSpaces, rollout_steps: int) -> RunDescription:
     """The description that a learner publishes for `config`."""
     spec = Spec(
         environment=source_of(config),
-        observation=observation,
-        action=action,
+        observation=spaces.observation,
+        action=spaces.action,
         rollout_steps=rollout_steps,
         network=NetworkSpec(**config.network.model_dump()),
         frame_stack=config.frame_stack,
         normalise_observations=config.ppo.normalise_observations,
         return_discount=config.ppo.gamma if config.ppo.normalise_returns else None,
     )
-    join = JoinSettings(
+    return RunDescription(spec, join_settings(config, rollout_steps))
+
+
+def join_settings(config: RunConfig, rollout_steps: int) -> JoinSettings:
+    """What actors and evaluators of `config` need besides the spec."""
+    return JoinSettings(
         seed=config.seed,
         envs_per_actor=config.envs_per_actor,
         vectorization=config.vectorization,
@@ -196,4 +212,3 @@ def describe_run(
         env_timeout_s=config.env_timeout_s,
         lock_step=lock_step_of(config, rollout_steps),
     )
-    return RunDescription(spec, join)

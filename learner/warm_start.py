@@ -12,21 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dppo_redis.config import RunConfig
-from dppo_redis.environments import EnvironmentSpaces
+from dppo_redis.config import load_toml
 from dppo_redis.errors import CheckpointError, ConfigurationError
-from dppo_redis.exports import acting_differences, is_export, read_export
+from dppo_redis.exports import is_export, read_export
+from dppo_redis.inspect_environment import describe
 from dppo_redis.normaliser import RunningMoments
 from dppo_redis.plugins import one_line
 from dppo_redis.run_files import (
     BEST_POLICY,
     CHECKPOINTS,
     CONFIG,
-    describe_directory,
     read_best,
     resumable_files,
 )
-from dppo_redis.spec import Spec, describe_run
+from dppo_redis.run_plan import RunPlan
+from dppo_redis.spec import Spec
 from dppo_redis.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN, Weights
 from learner.checkpoint import newest_readable, read_values
 from learner.ppo_update import PpoUpdate
@@ -74,7 +74,7 @@ def check_source(source: Source, spec: Spec) -> None:
     Raises:
         ConfigurationError: says what differs.
     """
-    differences = acting_differences(spec, source.spec)
+    differences = spec.acting_differences(source.spec)
     if differences:
         raise ConfigurationError(
             f"init_from: {source.path} is for another spec ({'; '.join(differences)}): "
@@ -82,21 +82,20 @@ def check_source(source: Source, spec: Spec) -> None:
         )
 
 
-def check_before_start(config: RunConfig, spaces: EnvironmentSpaces, run_dir: Path) -> None:
+def check_before_start(plan: RunPlan, run_dir: Path) -> None:
     """Refuse a warm start that cannot work before the first thing is written, if the run wants one.
 
     Raises:
         ConfigurationError: nothing is there, it is damaged or of another spec, or the run would remove it.
     """
-    if config.init_from is None:
+    if plan.config.init_from is None:
         return
-    path = Path(config.init_from)
+    path = Path(plan.config.init_from)
     if path.resolve().is_relative_to(run_dir.resolve()):
         raise ConfigurationError(
             f"init_from: {path} lies in the directory of the run to begin: choose another --run-dir"
         )
-    spec = describe_run(config, spaces.observation, spaces.action, config.rollout_steps or 1).spec
-    check_source(read_source(path), spec)
+    check_source(read_source(path), plan.description.spec)
 
 
 def warm_start(ppo: PpoUpdate, path: Path) -> None:
@@ -145,7 +144,7 @@ def _from_parts(file: Path, values: dict[str, Any]) -> Source:
 
 
 def _from_best(run_dir: Path) -> Source:
-    spec = describe_directory(run_dir).spec
+    spec = describe(load_toml(run_dir / CONFIG)).spec
     return _from_weights(run_dir / BEST_POLICY, read_best(run_dir, spec), spec)
 
 

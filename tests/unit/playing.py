@@ -11,7 +11,8 @@ from torch import Tensor
 
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.config import EnvValue
-from dppo_redis.environments import _make_plain, inspect
+from dppo_redis.environments import _make_plain
+from dppo_redis.inspect_environment import inspect
 from dppo_redis.networks import Inputs
 from dppo_redis.policy import Actions, ActorCritic, Evaluated
 from dppo_redis.rollout import Rollout, validate

@@ -11,6 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 
 from dppo_redis.actions import describe_actions
 from dppo_redis.config import EnvValue
+from dppo_redis.environment_spaces import EnvironmentSpaces
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.spaces import ObservationSpec, describe_observations
 from dppo_redis.spec import WIRE_SCHEMA, JoinSettings, NetworkSpec, RunDescription, Spec, describe_run
@@ -202,7 +203,7 @@ def test_a_learner_describes_what_its_configuration_says() -> None:
         evaluation={"episodes": 5, "interval_s": 2.0, "max_share": 0.1},
     )
     observation = ObservationSpec.vector(4, "float64")
-    description = describe_run(config, observation, discrete(2), rollout_steps=64)
+    description = describe_run(config, EnvironmentSpaces(observation, discrete(2)), rollout_steps=64)
     assert description.spec == Spec(
         environment=source("Lander-v0", "TimeLimit(max_episode_steps=3)", wind=0.5),
         observation=observation,
