@@ -1,58 +1,105 @@
-"""What every side may read of a run's directory: its configuration, thus its spec, and its best policy."""
+"""The names of all files of a run's directory. No other file spells one."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
-from dppo_redis.errors import ConfigurationError, WireError
-from dppo_redis.files import write_aside
-from dppo_redis.spec import Spec
-from dppo_redis.weights import Weights
-from dppo_redis.wire import decode_weights, encode_weights, sha256
-
-CONFIG = "config.toml"
-CHECKPOINTS = "checkpoints"
-USED = "used.json"  # epochs and versions
-BEST_POLICY = "best_policy.msgpack"
-_CHECKSUM_BYTES = 64  # hexadecimal SHA-256
 _NUMBERED = re.compile(r"(checkpoint|milestone)-(\d+)\.pt")
 
 
-def write_best(run_dir: Path, weights: Weights) -> None:
-    """Keep a policy as the best one, its checksum behind it.
+@dataclass(frozen=True)
+class RunFiles:
+    """The files and folders of one run's directory; whether they are there is another question."""
 
-    Raises:
-        OSError: the disk refuses; the one before is untouched.
-    """
-    content = encode_weights(weights)
-    write_aside(run_dir / BEST_POLICY, content + sha256(content).encode())
+    path: Path
 
+    @property
+    def config(self) -> Path:
+        """The configuration as used."""
+        return self.path / "config.toml"
 
-def _without_checksum(content: bytes) -> bytes:
-    """What was kept. With a wrong checksum behind it, it stays too long to be decoded."""
-    kept, checksum = content[:-_CHECKSUM_BYTES], content[-_CHECKSUM_BYTES:]
-    return kept if checksum == sha256(kept).encode() else content
+    @property
+    def identity(self) -> Path:
+        """The run's name, and who sampled it: what marks a directory as a run's."""
+        return self.path / "run.json"
 
+    @property
+    def lock(self) -> Path:
+        return self.path / "run.lock"
 
-def read_best(run_dir: Path, spec: Spec) -> Weights:
-    """The best policy of the evaluations during training.
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
 
-    Raises:
-        ConfigurationError: there is none, or it is damaged, or of another spec.
-    """
-    file = run_dir / BEST_POLICY
-    try:
-        weights = decode_weights(_without_checksum(file.read_bytes()))
-    except OSError as error:
-        raise ConfigurationError(
-            f"{file}: {error.strerror}; pass --checkpoint last for the newest checkpoint"
-        ) from error
-    except WireError as error:
-        raise ConfigurationError(f"{file} is not a policy: {error}") from error
-    if weights.spec != spec.digest():
-        raise ConfigurationError(
-            f"{file} is of spec {weights.spec}; the run's configuration and environment give {spec.digest()}"
+    @property
+    def used(self) -> Path:
+        """Epochs and versions that may have been published."""
+        return self.path / "used.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.csv"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def curve(self) -> Path:
+        return self.path / "curve.png"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def best_policy(self) -> Path:
+        return self.path / "best_policy.msgpack"
+
+    @property
+    def best_evaluation(self) -> Path:
+        return self.path / "best_evaluation.json"
+
+    @property
+    def fleet(self) -> Path:
+        """What supervisord runs."""
+        return self.path / "supervisord.conf"
+
+    @property
+    def fleet_errors(self) -> Path:
+        """What supervisord says before it has a log."""
+        return self.logs / "supervisord.stderr"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def log(self, service: str) -> Path:
+        """Of `learner`, `actor_000`, ... and of supervisord itself."""
+        return self.logs / f"{service}.log"
+
+    @property
+    def artefacts(self) -> tuple[Path, ...]:
+        """All that a run leaves but its lock. The identity is last: until then the directory is ours."""
+        return (
+            self.checkpoints,
+            self.tensorboard,
+            self.logs,
+            self.metrics,
+            self.curve,
+            self.best_policy,
+            self.best_evaluation,
+            self.fleet,
+            self.used,
+            self.summary,
+            self.config,
+            self.identity,
         )
-    return weights
+
+
+def event_log(directory: Path, service: str) -> Path:
+    """Where a service writes down what it did, in the directory that was asked for."""
+    return directory / f"{service}.jsonl"
 
 
 def checkpoint_name(update: int) -> str:

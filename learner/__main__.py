@@ -25,7 +25,7 @@ from dppo_redis.memory import keep_freed_memory
 from dppo_redis.redis_client import Client, Patience, connect, eviction_warning
 from dppo_redis.registry import Registry
 from dppo_redis.rollout_stream import Entry, RolloutConsumer
-from dppo_redis.run_files import CHECKPOINTS, USED
+from dppo_redis.run_files import RunFiles
 from dppo_redis.run_plan import RunPlan, plan
 from dppo_redis.run_store import RunStore
 from dppo_redis.shutdown import StopRequest, run_service
@@ -74,7 +74,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     torch.set_num_threads(options.threads)
     keep_freed_memory()
     url = find_url(options.redis, Role.LEARNER)
-    config = load_toml(options.run_dir / "config.toml")
+    config = load_toml(RunFiles(options.run_dir).config)
     planned = plan(config, spaces_of(config), serial=False)
     client = connect(url, f"dppo-learner-{options.run}")
     learner = _build(options, planned, client, stop)
@@ -114,11 +114,13 @@ def _build(options: LearnerOptions, planned: RunPlan, client: Client, stop: Stop
     check_size(ppo)
     lock_step = description.join.lock_step
     segment = lock_step.segment_updates if lock_step else 1
-    directory = options.run_dir / CHECKPOINTS
-    checkpoints = Checkpoints(directory, options.run, description.digest, config.checkpoint.keep, segment)
+    files = RunFiles(options.run_dir)
+    checkpoints = Checkpoints(
+        files.checkpoints, options.run, description.digest, config.checkpoint.keep, segment
+    )
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     history = History(options.history, "learner")
-    used = UsedFile(options.run_dir / USED)
+    used = UsedFile(files.used)
     authority = Authority(client, keys, description, owner, stop, history, used)
     if warning := patience.call("look at the server", lambda: eviction_warning(client)):
         logging.getLogger("dppo").warning("%s", warning)

@@ -12,19 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dppo_redis.best_policy import read_best
 from dppo_redis.config import load_toml
 from dppo_redis.errors import CheckpointError, ConfigurationError
 from dppo_redis.exports import is_export, read_export
 from dppo_redis.inspect_environment import describe
 from dppo_redis.normaliser import RunningMoments
 from dppo_redis.plugins import one_line
-from dppo_redis.run_files import (
-    BEST_POLICY,
-    CHECKPOINTS,
-    CONFIG,
-    read_best,
-    resumable_files,
-)
+from dppo_redis.run_files import RunFiles, resumable_files
 from dppo_redis.run_plan import RunPlan
 from dppo_redis.spec import Spec
 from dppo_redis.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN, Weights
@@ -57,9 +52,9 @@ def read_source(path: Path) -> Source:
         if is_export(path):
             export = read_export(path)
             return _from_weights(path, export.weights, export.spec)
-        if (path / CONFIG).is_file():
+        if RunFiles(path).config.is_file():
             return _from_run(path)
-        if path.name == BEST_POLICY:
+        if path == RunFiles(path.parent).best_policy:
             return _from_best(path.parent)
         if path.is_file():
             return _from_parts(path, read_values(path))
@@ -128,7 +123,7 @@ def warm_start(ppo: PpoUpdate, path: Path) -> None:
 
 def _from_run(run_dir: Path) -> Source:
     """Its newest readable checkpoint, else its best policy."""
-    found = newest_readable(resumable_files(run_dir / CHECKPOINTS))
+    found = newest_readable(resumable_files(RunFiles(run_dir).checkpoints))
     return _from_best(run_dir) if found is None else _from_parts(*found)
 
 
@@ -144,8 +139,8 @@ def _from_parts(file: Path, values: dict[str, Any]) -> Source:
 
 
 def _from_best(run_dir: Path) -> Source:
-    spec = describe(load_toml(run_dir / CONFIG)).spec
-    return _from_weights(run_dir / BEST_POLICY, read_best(run_dir, spec), spec)
+    spec = describe(load_toml(RunFiles(run_dir).config)).spec
+    return _from_weights(RunFiles(run_dir).best_policy, read_best(run_dir, spec), spec)
 
 
 def _from_weights(path: Path, weights: Weights, spec: Spec) -> Source:

@@ -18,7 +18,6 @@ from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.redis_address import redact
 from dppo_redis.redis_client import connect
-from dppo_redis.run_files import CHECKPOINTS
 from dppo_redis.run_plan import RunPlan, plan, refuse_another_plan
 from dppo_redis.run_store import STOP, RunStore
 from dppo_redis.shutdown import StopRequest
@@ -27,7 +26,7 @@ from ops.broker import Broker, embedded
 from ops.by_hand import redis_cli
 from ops.fleet import Fleet
 from ops.options import TrainOptions, read_options
-from ops.run_directory import CONFIG, RunDirectory, check, choose, claim, prepare, write_summary
+from ops.run_directory import RunDirectory, check, choose, claim, prepare, write_summary
 from ops.shared_redis import check_shared, leave_shared, prepare_shared
 from ops.summary import summarise
 from ops.supervisor.render import FleetPlan, check_path
@@ -101,7 +100,7 @@ def _check_resumed(directory: RunDirectory, planned: RunPlan) -> None:
     Raises:
         ConfigurationError: with what differs.
     """
-    config, stored = planned.config, load_toml(directory.path / CONFIG)
+    config, stored = planned.config, load_toml(directory.files.config)
     seen = planned.spaces
     if stored.use_action_mask != config.use_action_mask:
         seen = inspect(source_of(config), use_mask=stored.use_action_mask)
@@ -111,7 +110,7 @@ def _check_resumed(directory: RunDirectory, planned: RunPlan) -> None:
         from learner.checkpoint import Checkpoints
 
         digest = planned.description.digest
-        checkpoints = Checkpoints(directory.path / CHECKPOINTS, directory.run, digest, keep=1)
+        checkpoints = Checkpoints(directory.files.checkpoints, directory.run, digest, keep=1)
         checkpoints.peek(build_ppo(config, planned.description, update_epochs=1), None)
 
 

@@ -28,6 +28,7 @@ from dppo_redis.keys import RunKeys
 from dppo_redis.redis_client import Client, connect
 from dppo_redis.rollout import Rollout
 from dppo_redis.rollout_decoder import RolloutDecoder
+from dppo_redis.run_files import RunFiles
 from dppo_redis.run_store import RunStore
 from dppo_redis.spec import Spec
 from dppo_redis.wire import checksum, encode_rollout
@@ -188,7 +189,7 @@ def learner_of(config: RunConfig) -> Iterator[tuple[Client, RunKeys, int]]:
     """A real learner on a server of its own: (client, keys, the learner's process id)."""
     with tempfile.TemporaryDirectory(prefix="dppo-") as place:
         broker = embedded(Path(place))
-        (Path(place) / "config.toml").write_text(tomli_w.dumps(to_toml(config)))
+        RunFiles(Path(place)).config.write_text(tomli_w.dumps(to_toml(config)))
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         server = subprocess.Popen(broker.command, **quiet)
         client, keys = connect(broker.url, "bench"), RunKeys("bench")

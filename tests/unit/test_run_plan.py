@@ -139,7 +139,7 @@ def test_a_resumed_lock_step_run_keeps_its_fleet() -> None:
     refuse_another_plan(stored, SPACES, planned(**same, env_steps=9))
     for change in ("actors", "envs_per_actor", "segment_updates"):
         with pytest.raises(ConfigurationError, match="keeps its lock-step mode"):
-            refuse_another_plan(stored, SPACES, planned(**same, **{change: 4}))
+            refuse_another_plan(stored, SPACES, planned(**{**same, change: 4}))
 
 
 def test_serial_looks_at_its_environment_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
