@@ -11,7 +11,6 @@ from dppo_redis.config import MAX_PAYLOAD_BYTES, RunConfig
 from dppo_redis.environment_spaces import EnvironmentSpaces
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.lock_step import lock_step_of
-from dppo_redis.spec import NetworkSpec
 
 _LEAST_VALVE_BYTES = 64 * 2**20
 SERIAL_UPDATE_EPOCHS = 10
@@ -170,6 +169,6 @@ def _rollout_bytes(rows: int, config: RunConfig, spaces: EnvironmentSpaces) -> i
     observation, action = spaces.observation, spaces.action
     action_bytes = action.wire_dtype.itemsize * math.prod(action.row_shape)
     per_row = observation.row_bytes + action_bytes + 4 + 4 + 3  # log-prob, reward, three flags
-    state_bytes = 4 * NetworkSpec(**config.network.model_dump()).state_size
+    state_bytes = 4 * config.network.state_size
     carried = config.frame_stack * observation.row_bytes + state_bytes + 8  # frames, memory, running return
     return rows * per_row + config.envs_per_actor * carried

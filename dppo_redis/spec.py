@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, cast
 
 from dppo_redis.actions import ActionSpec
-from dppo_redis.config import EnvValue, RunConfig
+from dppo_redis.config import EnvValue, NetworkConfig, RunConfig
 from dppo_redis.environment_spaces import EnvironmentSpaces
 from dppo_redis.errors import ConfigurationError, DamagedSpecError
 from dppo_redis.lock_step import LockStep, lock_step_of
@@ -29,22 +29,6 @@ class EnvironmentSource:
 
 
 @dataclass(frozen=True)
-class NetworkSpec:
-    """The networks of a run."""
-
-    hidden: tuple[int, ...] = (64, 64)
-    activation: Literal["tanh", "relu"] = "tanh"
-    memory: Literal["none", "lstm", "gru"] = "none"
-    memory_size: int = 64
-    custom: str | None = None  # module:Class
-
-    @property
-    def state_size(self) -> int:
-        """Numbers that an actor carries from step to step: cell and output of an LSTM, output of a GRU."""
-        return {"none": 0, "lstm": 2, "gru": 1}[self.memory] * self.memory_size
-
-
-@dataclass(frozen=True)
 class Spec:
     """Environment, spaces, rollout length, network and wire schema of a run."""
 
@@ -52,7 +36,7 @@ class Spec:
     observation: ObservationSpec
     action: ActionSpec
     rollout_steps: int  # T
-    network: NetworkSpec = NetworkSpec()
+    network: NetworkConfig = field(default_factory=NetworkConfig)
     frame_stack: int = 1
     normalise_observations: bool = False
     return_discount: float | None = None  # of the running return that actors carry; None: not carried
@@ -61,7 +45,7 @@ class Spec:
     def to_json(self) -> dict[str, Any]:
         """Plain values, in a form that has one text."""
         values = {name: value for name, value in vars(self).items() if name not in _PARTS}
-        source, network = asdict(self.environment), asdict(self.network)
+        source, network = asdict(self.environment), self.network.model_dump()
         return {
             **values,
             "environment": {**source, "wrappers": list(self.environment.wrappers)},
@@ -72,16 +56,24 @@ class Spec:
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> "Spec":
-        """Inverse of `to_json`."""
+        """Inverse of `to_json`.
+
+        Raises:
+            ValueError, KeyError, TypeError: the values are not those of a spec.
+        """
         environment, network = dict(values["environment"]), dict(values["network"])
         environment["wrappers"] = tuple(environment["wrappers"])
         network["hidden"] = tuple(network["hidden"])
+        try:
+            checked = NetworkConfig.model_validate(network, strict=True)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from error
         return Spec(
             **{name: value for name, value in values.items() if name not in _PARTS},
             environment=EnvironmentSource(**environment),
             observation=ObservationSpec.from_json(values["observation"]),
             action=ActionSpec.from_json(values["action"]),
-            network=NetworkSpec(**network),
+            network=checked,
         )
 
     def digest(self) -> str:
@@ -192,7 +184,7 @@ def describe_run(config: RunConfig, spaces: EnvironmentSpaces, rollout_steps: in
         observation=spaces.observation,
         action=spaces.action,
         rollout_steps=rollout_steps,
-        network=NetworkSpec(**config.network.model_dump()),
+        network=config.network,
         frame_stack=config.frame_stack,
         normalise_observations=config.ppo.normalise_observations,
         return_discount=config.ppo.gamma if config.ppo.normalise_returns else None,

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dppo_redis.actions import ActionSpec, describe_actions
+from dppo_redis.config import NetworkConfig
 from dppo_redis.environment_spaces import EnvironmentSpaces
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.pacing import (
@@ -25,7 +26,6 @@ from dppo_redis.pacing import (
     valve_excess,
 )
 from dppo_redis.spaces import ObservationSpec, describe_observations
-from dppo_redis.spec import NetworkSpec
 from dppo_redis.wire import encode_rollout
 from tests.factories import box, discrete, make_config, make_rollout, make_spec
 
@@ -158,7 +158,7 @@ def test_the_size_of_a_rollout_is_what_its_payload_takes(
         network={"memory": memory, "memory_size": 32},
     )
     numbers = derive(config, EnvironmentSpaces(observation, action))
-    network = NetworkSpec(memory=memory, memory_size=32)
+    network = NetworkConfig(memory=memory, memory_size=32)
     spec = make_spec(
         action=action, observation=observation, rollout_steps=64, frame_stack=frame_stack, network=network
     )
