@@ -7,75 +7,39 @@ from pathlib import Path
 _NUMBERED = re.compile(r"(checkpoint|milestone)-(\d+)\.pt")
 
 
+class _Named:
+    """A property of RunFiles: the file or folder of this name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, files: "RunFiles", _: type["RunFiles"]) -> Path:
+        return files.path / self._name
+
+
 @dataclass(frozen=True)
 class RunFiles:
     """The files and folders of one run's directory; whether they are there is another question."""
 
     path: Path
 
-    @property
-    def config(self) -> Path:
-        """The configuration as used."""
-        return self.path / "config.toml"
-
-    @property
-    def identity(self) -> Path:
-        """The run's name, and who sampled it: what marks a directory as a run's."""
-        return self.path / "run.json"
-
-    @property
-    def lock(self) -> Path:
-        return self.path / "run.lock"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def used(self) -> Path:
-        """Epochs and versions that may have been published."""
-        return self.path / "used.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.csv"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
-    def curve(self) -> Path:
-        return self.path / "curve.png"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
-
-    @property
-    def best_policy(self) -> Path:
-        return self.path / "best_policy.msgpack"
-
-    @property
-    def best_evaluation(self) -> Path:
-        return self.path / "best_evaluation.json"
-
-    @property
-    def fleet(self) -> Path:
-        """What supervisord runs."""
-        return self.path / "supervisord.conf"
-
-    @property
-    def fleet_errors(self) -> Path:
-        """What supervisord says before it has a log."""
-        return self.logs / "supervisord.stderr"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
+    config = _Named("config.toml")  # as used
+    identity = _Named("run.json")  # the run's name, and who sampled it: what marks a directory as a run's
+    lock = _Named("run.lock")  # held while the run lives
+    checkpoints = _Named("checkpoints")
+    used = _Named("used.json")  # epochs and versions that may have been published
+    metrics = _Named("metrics.csv")
+    tensorboard = _Named("tensorboard")
+    curve = _Named("curve.png")
+    summary = _Named("summary.json")
+    best_policy = _Named("best_policy.msgpack")
+    best_evaluation = _Named("best_evaluation.json")
+    fleet = _Named("supervisord.conf")  # what supervisord runs
+    logs = _Named("logs")
+    fleet_errors = _Named("logs/supervisord.stderr")  # what supervisord says before it has a log
 
     def log(self, service: str) -> Path:
-        """Of `learner`, `actor_000`, ... and of supervisord itself."""
+        """Of `learner`, `actor_000`, ... and of `supervisord` itself."""
         return self.logs / f"{service}.log"
 
     @property

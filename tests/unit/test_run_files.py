@@ -1,22 +1,17 @@
 """The names of all files of a run's directory."""
 
 import ast
-import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dppo_redis.run_files import RunFiles, checkpoint_name, event_log, milestone_name
+from dppo_redis.run_files import RunFiles, _Named, checkpoint_name, event_log, milestone_name
 
 ROOT = Path(__file__).parents[2]
 FILES = RunFiles(Path("/runs/lander-7"))
-NAMES = [
-    name
-    for name, _ in inspect.getmembers(RunFiles, lambda member: isinstance(member, property))
-    if name != "artefacts"
-]
+NAMES = [name for name, value in vars(RunFiles).items() if isinstance(value, _Named)]
 SPELLED = [getattr(FILES, name).name for name in NAMES] + ["supervisord.log", ".jsonl"]
 
 
