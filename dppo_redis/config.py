@@ -127,7 +127,10 @@ MAX_PAYLOAD_BYTES = 128 * 2**20  # of a rollout or a publication; a comfortable 
 
 
 class NetworkConfig(Section):
-    """Separate policy and value networks of one shape; with images or a memory they share a trunk."""
+    """Separate policy and value networks of one shape; with images or a memory they share a trunk.
+
+    The spec of a run holds these values as they are, under these names.
+    """
 
     path: ClassVar[str] = "network."
 
@@ -141,6 +144,11 @@ class NetworkConfig(Section):
     """Width of the recurrent layer"""
     custom: str | None = Field(None, max_length=200)
     """A network of your own, module:Class; see the README for its three methods"""
+
+    @property
+    def state_size(self) -> int:
+        """Numbers that an actor carries from step to step: cell and output of an LSTM, output of a GRU."""
+        return {"none": 0, "lstm": 2, "gru": 1}[self.memory] * self.memory_size
 
     @model_validator(mode="after")
     def _widths(self) -> Self:

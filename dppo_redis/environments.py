@@ -1,27 +1,21 @@
 """Builds environments. The only user of `gymnasium.make`; refuses what is unsupported, by name."""
 
 import ast
-import copy
 import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 import gymnasium
-import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
-from dppo_redis.action_masks import MASK, read_mask
-from dppo_redis.actions import ActionSpec, describe_actions
+from dppo_redis.environment_spaces import describe_spaces
 from dppo_redis.errors import ConfigurationError
-from dppo_redis.plain_environment import PlainEnvironment, observed_space, plain_numbers
+from dppo_redis.plain_environment import PlainEnvironment
 from dppo_redis.plugins import find_modules_here, first_line, import_named
-from dppo_redis.spaces import ObservationSpec, describe_observations
 from dppo_redis.spec import EnvironmentSource
 
 Vectorization = Literal["auto", "sync", "async"]
@@ -32,14 +26,6 @@ _NORMALISERS = {
 _log = logging.getLogger("dppo")
 _AnyEnv = gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]
 _AnyEnvT = TypeVar("_AnyEnvT", bound=_AnyEnv)
-
-
-@dataclass(frozen=True)
-class EnvironmentSpaces:
-    """What one environment of a run looks like."""
-
-    observation: ObservationSpec
-    action: ActionSpec
 
 
 def make_single(source: EnvironmentSource) -> gymnasium.Env[Any, Any]:
@@ -109,94 +95,6 @@ def _parse_wrapper(text: str) -> tuple[str, dict[str, Any]]:
         raise ConfigurationError(
             f"wrappers: {text!r} is not Name(key=value, ...) with plain values: {first_line(error)}"
         ) from error
-
-
-def inspect(source: EnvironmentSource, *, use_mask: bool = True) -> EnvironmentSpaces:
-    """Build one environment, try one reset and one step, and describe its spaces.
-
-    Raises:
-        ConfigurationError: it cannot be made, speaks the old Gym API, has an unsupported space, an
-            observation of another shape than its space, more than one reward for a step, or an action
-            mask of another form than its actions.
-    """
-    with closing_quietly(make_single(source)) as env:
-        action = describe_actions(env.action_space)
-        describe_observations(env.observation_space)
-        shown = _try_out(source.env_id, env)
-        for observation, _ in shown:
-            _check_observation(source.env_id, env.observation_space, observation)
-        masks = [info[MASK] for _, info in shown if use_mask and MASK in info]
-        for mask in masks:
-            read_mask(mask, action)
-        return EnvironmentSpaces(describe_observations(observed_space(env, action, bool(masks))), action)
-
-
-def _try_out(env_id: str, env: gymnasium.Env[Any, Any]) -> list[tuple[Any, dict[str, Any]]]:
-    """One reset and one step, which may take long: observation and info of both.
-
-    Raises:
-        ConfigurationError: it raised, or speaks the API of Gym before 0.26.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            try:
-                answer: Any = env.unwrapped.reset(seed=0)
-            except TypeError as error:
-                if "seed" not in str(error):
-                    raise
-                answer = None  # reset() without the argument `seed`
-            if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict):
-                first, info = env.reset(seed=0)
-                info = copy.copy(info)
-                answer = _try_step(env, info)
-                if len(answer) == 5:
-                    plain_numbers(*answer[1:4])
-                    return [(first, info), (answer[0], answer[4])]
-        except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
-            raise ConfigurationError(
-                f"environment {env_id!r} raised in its first reset or step: {type(error).__name__}: {error}"
-            ) from error
-    raise ConfigurationError(
-        f"environment {env_id!r} does not speak the API of gymnasium 1.x: reset must return "
-        "(observation, info) and step (observation, reward, terminated, truncated, info)"
-    )
-
-
-def _try_step(env: gymnasium.Env[Any, Any], info: dict[str, Any]) -> tuple[Any, ...]:
-    """What a step answers: five values, or the four of old Gym, on which gymnasium's wrappers raise."""
-    try:
-        return env.step(_sample(env.action_space, info))
-    except ValueError:  # theirs, or the environment's own
-        _, info = env.unwrapped.reset(seed=0)
-        answer: tuple[Any, ...] = env.unwrapped.step(_sample(env.unwrapped.action_space, info))
-        if len(answer) == 5:
-            raise
-        return answer
-
-
-def _check_observation(env_id: str, space: gymnasium.Space[Any], observation: Any) -> None:
-    """Refuse what a vector of such environments could not hold."""
-    try:
-        concatenate(space, [observation], cast(Any, create_empty_array(space, 1)))
-    except Exception as error:
-        found = f"{type(observation).__name__} {getattr(observation, 'shape', '')}".rstrip()
-        raise ConfigurationError(
-            f"environment {env_id!r} does not observe what its space {space} says, but a {found}: "
-            f"{type(error).__name__}: {first_line(error)}"
-        ) from error
-
-
-def _sample(space: gymnasium.Space[Any], info: dict[str, Any]) -> Any:
-    """An action that the environment's mask, if it has one, allows."""
-    try:
-        action = describe_actions(space)
-        allowed = np.split(read_mask(info[MASK], action), action.offsets[1:])
-    except (KeyError, ConfigurationError):  # none, or a wrong one: that is refused where it is used
-        return space.sample()
-    first = np.array([[flags.argmax() for flags in allowed]])
-    actions = action.to_environment(action.join(first, np.zeros((1, action.dimensions), np.float32)))
-    return next(iter(iterate(batch_space(space, 1), actions)))
 
 
 def make_vector(
@@ -280,11 +178,7 @@ def _can_stand_for(
     if not isinstance(native.metadata.get("autoreset_mode"), AutoresetMode):
         return False
     try:
-        own = _describe(native.single_observation_space, native.single_action_space)
+        own = describe_spaces(native.single_observation_space, native.single_action_space)
     except ConfigurationError:
         return False
-    return own == _describe(observation, action)
-
-
-def _describe(observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> EnvironmentSpaces:
-    return EnvironmentSpaces(describe_observations(observation), describe_actions(action))
+    return own == describe_spaces(observation, action)

@@ -124,25 +124,10 @@ def adapt(weights: Weights, own: Spec, wanted: Spec, subject: str) -> Weights:
     Raises:
         ConfigurationError: they do not; says what differs.
     """
-    differences = acting_differences(wanted, own)
+    differences = wanted.acting_differences(own)
     if differences:
         raise ConfigurationError(f"{subject} for another spec: {'; '.join(differences)}")
     return replace(weights, spec=wanted.digest())
-
-
-def acting_differences(mine: Spec, theirs: Spec) -> list[str]:
-    """One `name: mine != theirs` line for what makes a policy of `theirs` unfit for `mine`.
-
-    The environment's name and arguments, the rollout length and return normalisation may differ.
-    """
-    alike = replace(
-        theirs,
-        environment=mine.environment,
-        rollout_steps=mine.rollout_steps,
-        return_discount=mine.return_discount,
-        wire_schema=mine.wire_schema,
-    )
-    return mine.differences(alike)
 
 
 def _floats(arrays: dict[str, Any]) -> dict[str, FloatArray]:

@@ -1,10 +1,11 @@
 """How to act with a policy, in words: for whoever reads an export without this package. Pure."""
 
 from dppo_redis.actions import ActionSpec
+from dppo_redis.config import NetworkConfig
 from dppo_redis.features import in_order
 from dppo_redis.normaliser import CLIP
 from dppo_redis.spaces import Field
-from dppo_redis.spec import NetworkSpec, Spec
+from dppo_redis.spec import Spec
 from dppo_redis.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN
 
 
@@ -55,7 +56,7 @@ def _images(spec: Spec) -> list[str]:
     return steps
 
 
-def _network(network: NetworkSpec, spec: Spec) -> list[str]:
+def _network(network: NetworkConfig, spec: Spec) -> list[str]:
     """Names are those of the arrays; a layer is x @ weight.T + bias, as in torch.nn.Linear."""
     if network.custom is not None:
         return [

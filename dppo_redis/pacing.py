@@ -7,12 +7,10 @@ included, so a mark of two batches means: one in training, one waiting.
 import math
 from dataclasses import dataclass
 
-from dppo_redis.actions import ActionSpec
 from dppo_redis.config import MAX_PAYLOAD_BYTES, RunConfig
+from dppo_redis.environment_spaces import EnvironmentSpaces
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.lock_step import lock_step_of
-from dppo_redis.spaces import ObservationSpec
-from dppo_redis.spec import NetworkSpec
 
 _LEAST_VALVE_BYTES = 64 * 2**20
 SERIAL_UPDATE_EPOCHS = 10
@@ -42,9 +40,7 @@ def as_used(config: RunConfig, derived: Derived) -> RunConfig:
     return config.model_copy(update={"rollout_steps": derived.rollout_steps, "ppo": ppo})
 
 
-def derive(
-    config: RunConfig, observation: ObservationSpec, action: ActionSpec, *, serial: bool = False
-) -> Derived:
+def derive(config: RunConfig, spaces: EnvironmentSpaces, *, serial: bool = False) -> Derived:
     """Derive a run's numbers.
 
     Raises:
@@ -79,7 +75,7 @@ def derive(
             "or use fewer actors or shorter rollouts"
         )
     low = high if lock_step else backlog_fresh(high, per_update, actors)
-    rollout_bytes = _rollout_bytes(rows, config, observation, action)
+    rollout_bytes = _rollout_bytes(rows, config, spaces)
     if not serial and rollout_bytes > MAX_PAYLOAD_BYTES:
         fitting = max(1, int(0.99 * rollout_steps * MAX_PAYLOAD_BYTES / rollout_bytes))
         raise ConfigurationError(
@@ -169,9 +165,10 @@ def rollouts_missing(valid_rows: int, last_rollout_rows: int, batch_steps: int) 
     return max(1, math.ceil((batch_steps - valid_rows) / last_rollout_rows - 0.5))
 
 
-def _rollout_bytes(rows: int, config: RunConfig, observation: ObservationSpec, action: ActionSpec) -> int:
+def _rollout_bytes(rows: int, config: RunConfig, spaces: EnvironmentSpaces) -> int:
+    observation, action = spaces.observation, spaces.action
     action_bytes = action.wire_dtype.itemsize * math.prod(action.row_shape)
     per_row = observation.row_bytes + action_bytes + 4 + 4 + 3  # log-prob, reward, three flags
-    state_bytes = 4 * NetworkSpec(**config.network.model_dump()).state_size
+    state_bytes = 4 * config.network.state_size
     carried = config.frame_stack * observation.row_bytes + state_bytes + 8  # frames, memory, running return
     return rows * per_row + config.envs_per_actor * carried

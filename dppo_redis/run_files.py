@@ -1,74 +1,69 @@
-"""What every side may read of a run's directory: its configuration, thus its spec, and its best policy."""
+"""The names of all files of a run's directory. No other file spells one."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
-from dppo_redis.config import RunConfig, load_toml
-from dppo_redis.environments import inspect
-from dppo_redis.errors import ConfigurationError, WireError
-from dppo_redis.files import write_aside
-from dppo_redis.pacing import derive
-from dppo_redis.spec import RunDescription, Spec, describe_run, source_of
-from dppo_redis.weights import Weights
-from dppo_redis.wire import decode_weights, encode_weights, sha256
-
-CONFIG = "config.toml"
-CHECKPOINTS = "checkpoints"
-USED = "used.json"  # epochs and versions
-BEST_POLICY = "best_policy.msgpack"
-_CHECKSUM_BYTES = 64  # hexadecimal SHA-256
 _NUMBERED = re.compile(r"(checkpoint|milestone)-(\d+)\.pt")
 
 
-def describe(config: RunConfig) -> RunDescription:
-    """The description of a run, by its configuration and the environment that is installed here."""
-    spaces = inspect(source_of(config), use_mask=config.use_action_mask)
-    steps = config.rollout_steps  # a run that was started has it in its configuration
-    steps = steps or derive(config, spaces.observation, spaces.action).rollout_steps
-    return describe_run(config, spaces.observation, spaces.action, steps)
+class _Named:
+    """A property of RunFiles: the file or folder of this name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, files: "RunFiles", _: type["RunFiles"]) -> Path:
+        return files.path / self._name
 
 
-def describe_directory(run_dir: Path) -> RunDescription:
-    """The description of the run in a directory."""
-    return describe(load_toml(run_dir / CONFIG))
+@dataclass(frozen=True)
+class RunFiles:
+    """The files and folders of one run's directory; whether they are there is another question."""
 
+    path: Path
 
-def write_best(run_dir: Path, weights: Weights) -> None:
-    """Keep a policy as the best one, its checksum behind it.
+    config = _Named("config.toml")  # as used
+    identity = _Named("run.json")  # the run's name, and who sampled it: what marks a directory as a run's
+    lock = _Named("run.lock")  # held while the run lives
+    checkpoints = _Named("checkpoints")
+    used = _Named("used.json")  # epochs and versions that may have been published
+    metrics = _Named("metrics.csv")
+    tensorboard = _Named("tensorboard")
+    curve = _Named("curve.png")
+    summary = _Named("summary.json")
+    best_policy = _Named("best_policy.msgpack")
+    best_evaluation = _Named("best_evaluation.json")
+    fleet = _Named("supervisord.conf")  # what supervisord runs
+    logs = _Named("logs")
+    fleet_errors = _Named("logs/supervisord.stderr")  # what supervisord says before it has a log
 
-    Raises:
-        OSError: the disk refuses; the one before is untouched.
-    """
-    content = encode_weights(weights)
-    write_aside(run_dir / BEST_POLICY, content + sha256(content).encode())
+    def log(self, service: str) -> Path:
+        """Of `learner`, `actor_000`, ... and of `supervisord` itself."""
+        return self.logs / f"{service}.log"
 
-
-def _without_checksum(content: bytes) -> bytes:
-    """What was kept. With a wrong checksum behind it, it stays too long to be decoded."""
-    kept, checksum = content[:-_CHECKSUM_BYTES], content[-_CHECKSUM_BYTES:]
-    return kept if checksum == sha256(kept).encode() else content
-
-
-def read_best(run_dir: Path, spec: Spec) -> Weights:
-    """The best policy of the evaluations during training.
-
-    Raises:
-        ConfigurationError: there is none, or it is damaged, or of another spec.
-    """
-    file = run_dir / BEST_POLICY
-    try:
-        weights = decode_weights(_without_checksum(file.read_bytes()))
-    except OSError as error:
-        raise ConfigurationError(
-            f"{file}: {error.strerror}; pass --checkpoint last for the newest checkpoint"
-        ) from error
-    except WireError as error:
-        raise ConfigurationError(f"{file} is not a policy: {error}") from error
-    if weights.spec != spec.digest():
-        raise ConfigurationError(
-            f"{file} is of spec {weights.spec}; the run's configuration and environment give {spec.digest()}"
+    @property
+    def artefacts(self) -> tuple[Path, ...]:
+        """All that a run leaves but its lock. The identity is last: until then the directory is ours."""
+        return (
+            self.checkpoints,
+            self.tensorboard,
+            self.logs,
+            self.metrics,
+            self.curve,
+            self.best_policy,
+            self.best_evaluation,
+            self.fleet,
+            self.used,
+            self.summary,
+            self.config,
+            self.identity,
         )
-    return weights
+
+
+def event_log(directory: Path, service: str) -> Path:
+    """Where a service writes down what it did, in the directory that was asked for."""
+    return directory / f"{service}.jsonl"
 
 
 def checkpoint_name(update: int) -> str:

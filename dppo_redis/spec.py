@@ -6,11 +6,12 @@ covers; `JoinSettings` is what an actor also needs but may differ between actors
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, cast
 
 from dppo_redis.actions import ActionSpec
-from dppo_redis.config import EnvValue, RunConfig
+from dppo_redis.config import EnvValue, NetworkConfig, RunConfig
+from dppo_redis.environment_spaces import EnvironmentSpaces
 from dppo_redis.errors import ConfigurationError, DamagedSpecError
 from dppo_redis.lock_step import LockStep, lock_step_of
 from dppo_redis.spaces import ObservationSpec
@@ -28,22 +29,6 @@ class EnvironmentSource:
 
 
 @dataclass(frozen=True)
-class NetworkSpec:
-    """The networks of a run."""
-
-    hidden: tuple[int, ...] = (64, 64)
-    activation: Literal["tanh", "relu"] = "tanh"
-    memory: Literal["none", "lstm", "gru"] = "none"
-    memory_size: int = 64
-    custom: str | None = None  # module:Class
-
-    @property
-    def state_size(self) -> int:
-        """Numbers that an actor carries from step to step: cell and output of an LSTM, output of a GRU."""
-        return {"none": 0, "lstm": 2, "gru": 1}[self.memory] * self.memory_size
-
-
-@dataclass(frozen=True)
 class Spec:
     """Environment, spaces, rollout length, network and wire schema of a run."""
 
@@ -51,7 +36,7 @@ class Spec:
     observation: ObservationSpec
     action: ActionSpec
     rollout_steps: int  # T
-    network: NetworkSpec = NetworkSpec()
+    network: NetworkConfig = field(default_factory=NetworkConfig)
     frame_stack: int = 1
     normalise_observations: bool = False
     return_discount: float | None = None  # of the running return that actors carry; None: not carried
@@ -60,7 +45,7 @@ class Spec:
     def to_json(self) -> dict[str, Any]:
         """Plain values, in a form that has one text."""
         values = {name: value for name, value in vars(self).items() if name not in _PARTS}
-        source, network = asdict(self.environment), asdict(self.network)
+        source, network = asdict(self.environment), self.network.model_dump()
         return {
             **values,
             "environment": {**source, "wrappers": list(self.environment.wrappers)},
@@ -71,16 +56,24 @@ class Spec:
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> "Spec":
-        """Inverse of `to_json`."""
+        """Inverse of `to_json`.
+
+        Raises:
+            ValueError, KeyError, TypeError: the values are not those of a spec.
+        """
         environment, network = dict(values["environment"]), dict(values["network"])
         environment["wrappers"] = tuple(environment["wrappers"])
         network["hidden"] = tuple(network["hidden"])
+        try:
+            checked = NetworkConfig.model_validate(network, strict=True)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from error
         return Spec(
             **{name: value for name, value in values.items() if name not in _PARTS},
             environment=EnvironmentSource(**environment),
             observation=ObservationSpec.from_json(values["observation"]),
             action=ActionSpec.from_json(values["action"]),
-            network=NetworkSpec(**network),
+            network=checked,
         )
 
     def digest(self) -> str:
@@ -101,6 +94,18 @@ class Spec:
             for name in mine
             if json.dumps(mine[name], sort_keys=True) != json.dumps(theirs[name], sort_keys=True)
         ]
+
+    def seen_with(self, spaces: EnvironmentSpaces) -> "Spec":
+        """The same with the environment as it looks here."""
+        return replace(self, observation=spaces.observation, action=spaces.action)
+
+    def acting_differences(self, other: "Spec") -> list[str]:
+        """`differences` in what makes a policy of `other` unfit for this one.
+
+        The environment's name and arguments, the rollout length and return normalisation may differ.
+        """
+        free = ("environment", "rollout_steps", "return_discount", "wire_schema")
+        return self.differences(replace(other, **{name: getattr(self, name) for name in free}))
 
 
 _PARTS = ("environment", "observation", "action", "network")
@@ -172,21 +177,24 @@ def source_of(config: RunConfig) -> EnvironmentSource:
     return EnvironmentSource(config.env_id, dict(config.env_kwargs), config.wrappers)
 
 
-def describe_run(
-    config: RunConfig, observation: ObservationSpec, action: ActionSpec, rollout_steps: int
-) -> RunDescription:
+def describe_run(config: RunConfig, spaces: EnvironmentSpaces, rollout_steps: int) -> RunDescription:
     """The description that a learner publishes for `config`."""
     spec = Spec(
         environment=source_of(config),
-        observation=observation,
-        action=action,
+        observation=spaces.observation,
+        action=spaces.action,
         rollout_steps=rollout_steps,
-        network=NetworkSpec(**config.network.model_dump()),
+        network=config.network,
         frame_stack=config.frame_stack,
         normalise_observations=config.ppo.normalise_observations,
         return_discount=config.ppo.gamma if config.ppo.normalise_returns else None,
     )
-    join = JoinSettings(
+    return RunDescription(spec, join_settings(config, rollout_steps))
+
+
+def join_settings(config: RunConfig, rollout_steps: int) -> JoinSettings:
+    """What actors and evaluators of `config` need besides the spec."""
+    return JoinSettings(
         seed=config.seed,
         envs_per_actor=config.envs_per_actor,
         vectorization=config.vectorization,
@@ -196,4 +204,3 @@ def describe_run(
         env_timeout_s=config.env_timeout_s,
         lock_step=lock_step_of(config, rollout_steps),
     )
-    return RunDescription(spec, join)

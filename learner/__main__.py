@@ -14,22 +14,21 @@ from pathlib import Path
 import torch
 
 from dppo_redis.arguments import parse_arguments
-from dppo_redis.config import RunConfig, load_toml
+from dppo_redis.config import load_toml
 from dppo_redis.credentials import Role, find_url
-from dppo_redis.environments import inspect
 from dppo_redis.errors import ConfigurationError, ExitStatus, FencedError, StoppedError, WireError
 from dppo_redis.history import History
+from dppo_redis.inspect_environment import spaces_of
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.memory import keep_freed_memory
-from dppo_redis.pacing import Derived, derive
 from dppo_redis.redis_client import Client, Patience, connect, eviction_warning
 from dppo_redis.registry import Registry
 from dppo_redis.rollout_stream import Entry, RolloutConsumer
-from dppo_redis.run_files import CHECKPOINTS, USED
+from dppo_redis.run_files import RunFiles
+from dppo_redis.run_plan import RunPlan, plan
 from dppo_redis.run_store import RunStore
 from dppo_redis.shutdown import StopRequest, run_service
-from dppo_redis.spec import RunDescription, describe_run, source_of
 from learner.authority import Authority
 from learner.batch_rule import BatchRule, ElasticBatch, LockStepBatch
 from learner.build import build_ppo, check_size
@@ -75,23 +74,21 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     torch.set_num_threads(options.threads)
     keep_freed_memory()
     url = find_url(options.redis, Role.LEARNER)
-    config = load_toml(options.run_dir / "config.toml")
-    spaces = inspect(source_of(config), use_mask=config.use_action_mask)
-    derived = derive(config, spaces.observation, spaces.action)
-    description = describe_run(config, spaces.observation, spaces.action, derived.rollout_steps)
+    config = load_toml(RunFiles(options.run_dir).config)
+    planned = plan(config, spaces_of(config), serial=False)
     client = connect(url, f"dppo-learner-{options.run}")
-    learner = _build(options, config, description, derived, client, stop)
+    learner = _build(options, planned, client, stop)
     keeper_client = connect(url, f"dppo-keeper-{options.run}")
     keys = RunKeys(options.run)
     keeper = Keeper(
         learner.authority,
         Registry(keeper_client, keys),
         learner.status,
-        derived.rollouts_per_update,
+        planned.derived.rollouts_per_update,
         config.staleness_limit,
         config.publish_every,
         config.actors,
-        derived.rollout_bytes,
+        planned.derived.rollout_bytes,
     )
     try:
         with suppress(StoppedError):
@@ -108,25 +105,22 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     return ExitStatus.DONE
 
 
-def _build(
-    options: LearnerOptions,
-    config: RunConfig,
-    description: RunDescription,
-    derived: Derived,
-    client: Client,
-    stop: StopRequest,
-) -> Learner:
+def _build(options: LearnerOptions, planned: RunPlan, client: Client, stop: StopRequest) -> Learner:
+    config, description = planned.config, planned.description
     keys = RunKeys(options.run)
     patience = Patience(stop)
     store = RunStore(client, keys)
-    ppo = build_ppo(config, description, derived.update_epochs)
+    ppo = build_ppo(config, description, planned.derived.update_epochs)
     check_size(ppo)
-    plan = description.join.lock_step
-    directory, segment = options.run_dir / CHECKPOINTS, plan.segment_updates if plan else 1
-    checkpoints = Checkpoints(directory, options.run, description.digest, config.checkpoint.keep, segment)
+    lock_step = description.join.lock_step
+    segment = lock_step.segment_updates if lock_step else 1
+    files = RunFiles(options.run_dir)
+    checkpoints = Checkpoints(
+        files.checkpoints, options.run, description.digest, config.checkpoint.keep, segment
+    )
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     history = History(options.history, "learner")
-    used = UsedFile(options.run_dir / USED)
+    used = UsedFile(files.used)
     authority = Authority(client, keys, description, owner, stop, history, used)
     if warning := patience.call("look at the server", lambda: eviction_warning(client)):
         logging.getLogger("dppo").warning("%s", warning)
@@ -143,7 +137,7 @@ def _build(
         description.spec,
         authority.settle,
         partial(_quarantine, store, patience),
-        _batch_rule(config, description, derived),
+        _batch_rule(planned),
         config.staleness_limit,
         history,
     )
@@ -156,7 +150,7 @@ def _build(
         config=config,
         ppo=ppo,
         progress=progress,
-        lock_step=plan,
+        lock_step=lock_step,
         authority=authority,
         intake=intake,
         store=store,
@@ -168,11 +162,11 @@ def _build(
     )
 
 
-def _batch_rule(config: RunConfig, description: RunDescription, derived: Derived) -> BatchRule:
-    plan = description.join.lock_step
-    if plan is not None:
-        return LockStepBatch(plan)
-    return ElasticBatch(config.ppo.batch_steps, derived.rollout_rows)
+def _batch_rule(planned: RunPlan) -> BatchRule:
+    lock_step = planned.description.join.lock_step
+    if lock_step is not None:
+        return LockStepBatch(lock_step)
+    return ElasticBatch(planned.config.ppo.batch_steps, planned.derived.rollout_rows)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,10 +15,10 @@ from typing import TextIO
 
 from dppo_redis.files import read_table, write_aside
 from dppo_redis.logs import Rarely
+from dppo_redis.run_files import RunFiles
 from learner.board import Board
 from learner.ppo_update import UpdateReport
 
-CSV_NAME = "metrics.csv"
 _log = logging.getLogger("dppo")
 
 
@@ -83,11 +83,11 @@ class MetricsFiles:
     """
 
     def __init__(self, directory: Path, first_update: int) -> None:
-        self._file = directory / CSV_NAME
+        self._file = RunFiles(directory).metrics
         self._kept = _rows_until(self._file, first_update)
         # What an earlier process wrote after the checkpoint is hidden.
         purged_step = int(self._kept[-1]["trained_steps"]) + 1 if self._kept else 0
-        self._board = Board(directory / "tensorboard", purged_step)
+        self._board = Board(RunFiles(directory).tensorboard, purged_step)
         self._csv: TextIO | None = None
         self._rarely = Rarely()
         with self._forgiven():

@@ -12,21 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dppo_redis.config import RunConfig
-from dppo_redis.environments import EnvironmentSpaces
+from dppo_redis.best_policy import read_best
+from dppo_redis.config import load_toml
 from dppo_redis.errors import CheckpointError, ConfigurationError
-from dppo_redis.exports import acting_differences, is_export, read_export
+from dppo_redis.exports import is_export, read_export
+from dppo_redis.inspect_environment import describe
 from dppo_redis.normaliser import RunningMoments
 from dppo_redis.plugins import one_line
-from dppo_redis.run_files import (
-    BEST_POLICY,
-    CHECKPOINTS,
-    CONFIG,
-    describe_directory,
-    read_best,
-    resumable_files,
-)
-from dppo_redis.spec import Spec, describe_run
+from dppo_redis.run_files import RunFiles, resumable_files
+from dppo_redis.run_plan import RunPlan
+from dppo_redis.spec import Spec
 from dppo_redis.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN, Weights
 from learner.checkpoint import newest_readable, read_values
 from learner.ppo_update import PpoUpdate
@@ -57,9 +52,9 @@ def read_source(path: Path) -> Source:
         if is_export(path):
             export = read_export(path)
             return _from_weights(path, export.weights, export.spec)
-        if (path / CONFIG).is_file():
+        if RunFiles(path).config.is_file():
             return _from_run(path)
-        if path.name == BEST_POLICY:
+        if path == RunFiles(path.parent).best_policy:
             return _from_best(path.parent)
         if path.is_file():
             return _from_parts(path, read_values(path))
@@ -74,7 +69,7 @@ def check_source(source: Source, spec: Spec) -> None:
     Raises:
         ConfigurationError: says what differs.
     """
-    differences = acting_differences(spec, source.spec)
+    differences = spec.acting_differences(source.spec)
     if differences:
         raise ConfigurationError(
             f"init_from: {source.path} is for another spec ({'; '.join(differences)}): "
@@ -82,21 +77,20 @@ def check_source(source: Source, spec: Spec) -> None:
         )
 
 
-def check_before_start(config: RunConfig, spaces: EnvironmentSpaces, run_dir: Path) -> None:
+def check_before_start(plan: RunPlan, run_dir: Path) -> None:
     """Refuse a warm start that cannot work before the first thing is written, if the run wants one.
 
     Raises:
         ConfigurationError: nothing is there, it is damaged or of another spec, or the run would remove it.
     """
-    if config.init_from is None:
+    if plan.config.init_from is None:
         return
-    path = Path(config.init_from)
+    path = Path(plan.config.init_from)
     if path.resolve().is_relative_to(run_dir.resolve()):
         raise ConfigurationError(
             f"init_from: {path} lies in the directory of the run to begin: choose another --run-dir"
         )
-    spec = describe_run(config, spaces.observation, spaces.action, config.rollout_steps or 1).spec
-    check_source(read_source(path), spec)
+    check_source(read_source(path), plan.description.spec)
 
 
 def warm_start(ppo: PpoUpdate, path: Path) -> None:
@@ -129,7 +123,7 @@ def warm_start(ppo: PpoUpdate, path: Path) -> None:
 
 def _from_run(run_dir: Path) -> Source:
     """Its newest readable checkpoint, else its best policy."""
-    found = newest_readable(resumable_files(run_dir / CHECKPOINTS))
+    found = newest_readable(resumable_files(RunFiles(run_dir).checkpoints))
     return _from_best(run_dir) if found is None else _from_parts(*found)
 
 
@@ -145,8 +139,8 @@ def _from_parts(file: Path, values: dict[str, Any]) -> Source:
 
 
 def _from_best(run_dir: Path) -> Source:
-    spec = describe_directory(run_dir).spec
-    return _from_weights(run_dir / BEST_POLICY, read_best(run_dir, spec), spec)
+    spec = describe(load_toml(RunFiles(run_dir).config)).spec
+    return _from_weights(RunFiles(run_dir).best_policy, read_best(run_dir, spec), spec)
 
 
 def _from_weights(path: Path, weights: Weights, spec: Spec) -> Source:

@@ -22,8 +22,9 @@ from matplotlib.ticker import EngFormatter
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.config import load_toml
 from dppo_redis.errors import ConfigurationError, ExitStatus
+from dppo_redis.run_files import RunFiles
 from ops.plot import read_metrics
-from ops.run_directory import CONFIG, run_in, sampling_in
+from ops.run_directory import run_in, sampling_in
 
 _POINTS = 400
 _FORMATS = (".png", ".svg", ".pdf")
@@ -66,7 +67,7 @@ def read_lines(directories: Sequence[Path]) -> dict[str, list[Curve]]:
     for directory in {path.resolve(): path for path in directories}.values():
         if run_in(directory) is None:
             raise ConfigurationError(f"{directory} holds no run")
-        config = load_toml(directory / CONFIG).model_copy(update={"seed": 0})
+        config = load_toml(RunFiles(directory).config).model_copy(update={"seed": 0})
         settings[config.model_dump_json(), sampling_in(directory)].append(directory)
     names = [run_in(group[0]) for group in settings.values()]
     lines = {}
@@ -81,7 +82,8 @@ def read_lines(directories: Sequence[Path]) -> dict[str, list[Curve]]:
 def _curve(directory: Path) -> Curve:
     rows = [row for row in read_metrics(directory) if row["return_mean"]]
     if not rows:
-        raise ConfigurationError(f"{directory} has no finished episode in its metrics.csv yet")
+        file = RunFiles(directory).metrics
+        raise ConfigurationError(f"{directory} has no finished episode in its {file.name} yet")
     steps = np.array([float(row["env_steps"]) for row in rows])
     return steps, np.array([float(row["return_mean"]) for row in rows])
 

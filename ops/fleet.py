@@ -68,8 +68,8 @@ class Fleet:
         Raises:
             FleetError: it does not answer; the message holds the end of its log.
         """
-        (plan.run_dir / "logs").mkdir(parents=True, exist_ok=True)
-        configuration = plan.run_dir / "supervisord.conf"
+        plan.files.logs.mkdir(parents=True, exist_ok=True)
+        configuration = plan.files.fleet
         configuration.write_text(render(plan), encoding="utf-8")
         # Our own packages first, wherever this runs from; the URL may hold a password.
         packages = str(Path(__file__).resolve().parent.parent)
@@ -82,7 +82,7 @@ class Fleet:
             PARENT_PID_VARIABLE: str(os.getpid()),
             "PYTHONPATH": os.pathsep.join(paths),
         }
-        with (plan.run_dir / "logs" / "supervisord.stderr").open("wb") as errors:
+        with plan.files.fleet_errors.open("wb") as errors:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "ops.supervised", str(configuration), str(plan.private_dir)],
                 env=environment,
@@ -105,8 +105,7 @@ class Fleet:
             except FleetError:
                 time.sleep(0.05)
         self.stop()
-        errors = self.plan.run_dir / "logs" / "supervisord.stderr"
-        raise FleetError(f"supervisord did not start: {last_line(errors)}")
+        raise FleetError(f"supervisord did not start: {last_line(self.plan.files.fleet_errors)}")
 
     def processes(self) -> Mapping[str, ProcessState]:
         """State of every process, by name.
@@ -127,7 +126,7 @@ class Fleet:
             return getattr(self._proxy.supervisor, method)()
         except (OSError, http.client.HTTPException, xmlrpc.client.Error) as error:
             self._transport.close()  # it would go on using the connection that broke
-            log = self.plan.run_dir / "logs" / "supervisord.log"
+            log = self.plan.files.log("supervisord")
             raise FleetError(f"supervisord does not answer, was it killed? ({error}; log: {log})") from error
 
     def stop(self) -> None:

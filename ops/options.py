@@ -12,7 +12,7 @@ import tyro
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.config import RunConfig, load_toml
 from dppo_redis.errors import ConfigurationError
-from ops.run_directory import CONFIG
+from dppo_redis.run_files import RunFiles
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def read_options(kind: type[T], argv: Sequence[str] | None, prog: str) -> T:
         other = "--overwrite" if known.overwrite else "--config"
         raise ConfigurationError(f"--resume goes on with the run's own configuration: leave out {other}")
     if known.resume and (known.run_dir or known.run):
-        file = (known.run_dir or Path("runs") / known.run) / CONFIG
+        file = RunFiles(known.run_dir or Path("runs") / known.run).config
         if not file.exists():
             raise ConfigurationError(f"{file.parent} holds no run to resume")
     base = load_toml(file) if file is not None else RunConfig()

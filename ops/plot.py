@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter
 
 from dppo_redis.files import read_table
+from dppo_redis.run_files import RunFiles
 
-CURVE = "curve.png"
 Row = dict[str, str]
 
 
@@ -40,9 +40,10 @@ def plot_run(directory: Path, title: str, last: tuple[int, float] | None = None)
         _staleness(axes[1, column], rows, x_name)
         axes[1, column].set_xlabel(label)
         axes[1, column].xaxis.set_major_formatter(EngFormatter(sep=""))
-    figure.savefig(directory / CURVE, dpi=110)
+    curve = RunFiles(directory).curve
+    figure.savefig(curve, dpi=110)
     plt.close(figure)
-    return directory / CURVE
+    return curve
 
 
 def _returns(axes: Axes, rows: Sequence[Row], x_name: str) -> None:
@@ -84,4 +85,4 @@ def _evaluations(rows: Sequence[Row], x_name: str) -> tuple[list[float], list[fl
 
 def read_metrics(directory: Path) -> list[Row]:
     """The whole rows of a run's metrics.csv; none where there is no file."""
-    return read_table(directory / "metrics.csv")
+    return read_table(RunFiles(directory).metrics)

@@ -1,15 +1,16 @@
 """Which policy of a run a command plays: choosing and loading it. `evaluate`, `enjoy` and `export` alike."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from dppo_redis.acting import ActingPolicy
+from dppo_redis.best_policy import read_best
 from dppo_redis.config import RunConfig, load_toml
-from dppo_redis.environments import inspect
 from dppo_redis.errors import ConfigurationError, WireError
 from dppo_redis.exports import adapt, is_export, read_export
-from dppo_redis.run_files import BEST_POLICY, CHECKPOINTS, CONFIG, describe, read_best
-from dppo_redis.spec import RunDescription, Spec, describe_run
+from dppo_redis.inspect_environment import describe, inspect
+from dppo_redis.run_files import RunFiles
+from dppo_redis.spec import RunDescription, Spec, join_settings
 from dppo_redis.weights import Weights
 from ops.run_directory import run_in
 
@@ -60,11 +61,11 @@ def load_learnt(directory: Path, checkpoint: str) -> Learnt:
     run = run_in(directory)
     if run is None:
         raise ConfigurationError(f"{directory} holds no run and no export")
-    config = load_toml(directory / CONFIG)
+    config = load_toml(RunFiles(directory).config)
     description = describe(config)
     if checkpoint == "best":
         weights = read_best(directory, description.spec)
-    elif Path(checkpoint).name == BEST_POLICY:
+    elif Path(checkpoint) == RunFiles(Path(checkpoint).parent).best_policy:
         weights = read_best(Path(checkpoint).parent, description.spec)
     elif is_export(Path(checkpoint)):
         export = read_export(Path(checkpoint))
@@ -86,8 +87,7 @@ def _from_export(directory: Path, checkpoint: str) -> Learnt:
 def _describe_export(spec: Spec) -> RunDescription:
     """Its spec with the environment as it is installed here; all else as in a run with the defaults."""
     spaces = inspect(spec.environment, use_mask=spec.observation.masked)
-    found = replace(spec, observation=spaces.observation, action=spaces.action)
-    return RunDescription(found, describe_run(RunConfig(), spaces.observation, spaces.action, 0).join)
+    return RunDescription(spec.seen_with(spaces), join_settings(RunConfig(), spec.rollout_steps))
 
 
 def _from_checkpoint(
@@ -102,7 +102,7 @@ def _from_checkpoint(
             f"--checkpoint {checkpoint}: neither best, last, a checkpoint file nor an export"
         )
     ppo = build_ppo(config.model_copy(update={"device": "cpu"}), description, update_epochs=1)
-    checkpoints = Checkpoints(directory / CHECKPOINTS, run, description.digest, keep=1)
+    checkpoints = Checkpoints(RunFiles(directory).checkpoints, run, description.digest, keep=1)
     snapshot = checkpoints.peek(ppo, file)
     if snapshot is None:
         raise ConfigurationError(f"{checkpoints.directory} holds no checkpoint")

@@ -15,27 +15,9 @@ from dppo_redis.config import RunConfig
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.files import write_aside
 from dppo_redis.keys import check_run_name
-from dppo_redis.run_files import BEST_POLICY, CHECKPOINTS, USED, resumable_files
-from dppo_redis.run_files import CONFIG as CONFIG
+from dppo_redis.run_files import RunFiles, resumable_files
 
 RUNS = Path("runs")
-IDENTITY = "run.json"
-SUMMARY = "summary.json"
-LOCK = "run.lock"
-_ARTEFACTS = (
-    CHECKPOINTS,
-    "tensorboard",
-    "logs",
-    "metrics.csv",
-    "curve.png",
-    BEST_POLICY,
-    "best_evaluation.json",
-    "supervisord.conf",
-    USED,
-    SUMMARY,
-    CONFIG,
-    IDENTITY,  # last: it is what marks the directory as ours
-)
 
 
 @dataclass(frozen=True)
@@ -44,6 +26,10 @@ class RunDirectory:
 
     run: str
     path: Path
+
+    @property
+    def files(self) -> RunFiles:
+        return RunFiles(self.path)
 
 
 def default_run_name(config: RunConfig) -> str:
@@ -56,7 +42,7 @@ def default_run_name(config: RunConfig) -> str:
 
 def run_in(directory: Path) -> str | None:
     """Name of the run that a directory holds; None when it holds none."""
-    file = directory / IDENTITY
+    file = RunFiles(directory).identity
     try:
         return check_run_name(json.loads(file.read_text(encoding="utf-8"))["run"])
     except FileNotFoundError:
@@ -67,7 +53,7 @@ def run_in(directory: Path) -> str | None:
 
 def sampling_in(directory: Path) -> str:
     """Who sampled the run in a directory, as `prepare` was told; "" if an earlier release wrote it."""
-    values = json.loads((directory / IDENTITY).read_text(encoding="utf-8"))
+    values = json.loads(RunFiles(directory).identity.read_text(encoding="utf-8"))
     return str(values.get("sampling", ""))
 
 
@@ -92,7 +78,7 @@ def _choose_to_resume(run: str | None, directory: Path | None) -> RunDirectory:
         raise ConfigurationError(f"{path} holds no run to resume")
     if run is not None and run != found:
         raise ConfigurationError(f"{path} holds run {found}, not {run}")
-    if not resumable_files(path / CHECKPOINTS):
+    if not resumable_files(RunFiles(path).checkpoints):
         raise ConfigurationError(f"{path} holds no checkpoint to resume from")
     return RunDirectory(found, path)
 
@@ -105,7 +91,7 @@ def check(directory: RunDirectory, *, resume: bool, overwrite: bool) -> None:
     """
     path = directory.path
     try:
-        if resume or not path.exists() or all(child.name == LOCK for child in path.iterdir()):
+        if resume or not path.exists() or all(child == directory.files.lock for child in path.iterdir()):
             return
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -124,7 +110,7 @@ def claim(directory: RunDirectory) -> int:
     """
     try:
         directory.path.mkdir(parents=True, exist_ok=True)
-        lock = os.open(directory.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        lock = os.open(directory.files.lock, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise _unwritable(directory.path, error) from error
     try:
@@ -145,19 +131,18 @@ def prepare(directory: RunDirectory, config: RunConfig, *, resume: bool, samplin
     Raises:
         ConfigurationError: the directory cannot be written.
     """
-    path = directory.path
+    files = directory.files
     try:
-        for name in () if resume else _ARTEFACTS:  # what the user put beside them stays
-            child = path / name
-            if child.is_dir() and not child.is_symlink():
-                shutil.rmtree(child)
+        for file in () if resume else files.artefacts:  # what the user put beside them stays
+            if file.is_dir() and not file.is_symlink():
+                shutil.rmtree(file)
             else:
-                child.unlink(missing_ok=True)
-        write_aside(path / CONFIG, tomli_w.dumps(to_toml(config)).encode())
+                file.unlink(missing_ok=True)
+        write_aside(files.config, tomli_w.dumps(to_toml(config)).encode())
         identity = {"run": directory.run, "sampling": sampling}
-        write_aside(path / IDENTITY, json.dumps(identity).encode())
+        write_aside(files.identity, json.dumps(identity).encode())
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise _unwritable(directory.path, error) from error
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigurationError:
@@ -183,4 +168,4 @@ def _toml(value: object) -> object:
 
 def write_summary(path: Path, summary: dict[str, object]) -> None:
     """Keep the summary beside the other artefacts."""
-    write_aside(path / SUMMARY, json.dumps(summary, indent=2).encode())
+    write_aside(RunFiles(path).summary, json.dumps(summary, indent=2).encode())

@@ -15,7 +15,6 @@ import torch
 
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.config import RunConfig
-from dppo_redis.environments import inspect
 from dppo_redis.errors import (
     ConfigurationError,
     DppoError,
@@ -23,11 +22,12 @@ from dppo_redis.errors import (
     ExitStatus,
     StoppedError,
 )
+from dppo_redis.inspect_environment import spaces_of
 from dppo_redis.logs import configure
-from dppo_redis.pacing import as_used, derive
+from dppo_redis.run_plan import RunPlan, plan
 from dppo_redis.run_store import Evaluation
 from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import RunDescription, describe_run, source_of
+from dppo_redis.spec import RunDescription
 from dppo_redis.weights import Weights
 from learner.batch import stack
 from learner.build import build_ppo, check_network
@@ -204,7 +204,7 @@ class Serial:
 
 
 def make_serial(
-    config: RunConfig,
+    planned: RunPlan,
     run_dir: Path,
     screen: Screen,
     stop: StopRequest,
@@ -212,10 +212,8 @@ def make_serial(
     run: str | None = None,
 ) -> Serial:
     """All parts of a serial run; its files go to `run_dir`, checkpoints only where it has a name."""
-    spaces = inspect(source_of(config), use_mask=config.use_action_mask)
-    derived = derive(config, spaces.observation, spaces.action, serial=True)
-    description = describe_run(config, spaces.observation, spaces.action, derived.rollout_steps)
-    ppo = build_ppo(config, description, derived.update_epochs)
+    config, description = planned.config, planned.description
+    ppo = build_ppo(config, description, planned.derived.update_epochs)
     if config.init_from is not None:
         warm_start(ppo, Path(config.init_from))
     return Serial(
@@ -243,18 +241,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ConfigurationError("age and lock_step cannot be used together: lock-step data is always fresh")
     torch.set_num_threads(1)
     config = options.config
-    spaces = inspect(source_of(config), use_mask=config.use_action_mask)
-    derived = derive(config, spaces.observation, spaces.action, serial=True)
+    planned = plan(config, spaces_of(config), serial=True)
     directory = choose(config, options.run, options.run_dir, resume=False)
     check(directory, resume=False, overwrite=options.overwrite)
-    check_network(config, describe_run(config, spaces.observation, spaces.action, derived.rollout_steps))
-    check_before_start(config, spaces, directory.path)
+    check_network(config, planned.description)
+    check_before_start(planned, directory.path)
     claim(directory)
     sampling = f"one process, age {options.age}"
-    prepare(directory, as_used(config, derived), resume=False, sampling=sampling)
+    prepare(directory, planned.config_as_used, resume=False, sampling=sampling)
     screen = Screen(progress_stream(options.json))
-    screen.print(derived_table(config, derived, serial=True))
-    serial = make_serial(config, directory.path, screen, stop, options.age, directory.run)
+    screen.print(derived_table(config, planned.derived, serial=True))
+    serial = make_serial(planned, directory.path, screen, stop, options.age, directory.run)
     failure: DppoError | None = None
     try:
         with Watchdog(config.env_timeout_s, stop, stopped_status=ExitStatus.INTERRUPTED):

@@ -7,7 +7,7 @@ from pathlib import Path
 from dppo_redis.config import RunConfig
 from dppo_redis.errors import CheckpointError
 from dppo_redis.ledger import Books, Ledger
-from dppo_redis.run_files import CHECKPOINTS
+from dppo_redis.run_files import RunFiles
 from dppo_redis.spec import RunDescription
 from learner.checkpoint import Checkpoints, Snapshot, is_milestone
 from learner.intake import Marks
@@ -26,7 +26,7 @@ class Saving:
         self._knobs = config.checkpoint
         segment = self._plan.segment_updates if self._plan else 1
         self._checkpoints = Checkpoints(
-            run_dir / CHECKPOINTS, run, description.digest, self._knobs.keep, segment
+            RunFiles(run_dir).checkpoints, run, description.digest, self._knobs.keep, segment
         )
         self._saved_at = time.monotonic()
         self._milestone_owed = False

@@ -10,24 +10,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dppo_redis.config import RunConfig, load_toml
+from dppo_redis.config import load_toml
 from dppo_redis.credentials import Role, as_role, base_url, is_url_given, shown_credentials
-from dppo_redis.environments import EnvironmentSpaces, inspect
-from dppo_redis.errors import ConfigurationError, DppoError, StoppedError
+from dppo_redis.errors import DppoError, StoppedError
+from dppo_redis.inspect_environment import inspect, spaces_of
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
-from dppo_redis.pacing import as_used, derive
 from dppo_redis.redis_address import redact
 from dppo_redis.redis_client import connect
-from dppo_redis.run_files import CHECKPOINTS
+from dppo_redis.run_plan import RunPlan, plan, refuse_another_plan
 from dppo_redis.run_store import STOP, RunStore
 from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import describe_run, source_of
+from dppo_redis.spec import source_of
 from ops.broker import Broker, embedded
 from ops.by_hand import redis_cli
 from ops.fleet import Fleet
 from ops.options import TrainOptions, read_options
-from ops.run_directory import CONFIG, RunDirectory, check, choose, claim, prepare, write_summary
+from ops.run_directory import RunDirectory, check, choose, claim, prepare, write_summary
 from ops.shared_redis import check_shared, leave_shared, prepare_shared
 from ops.summary import summarise
 from ops.supervisor.render import FleetPlan, check_path
@@ -52,8 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None, stop: StopRequest) -> int:
     options = read_options(TrainOptions, argv, "dppo-redis train")
     config = options.config
-    spaces = inspect(source_of(config), use_mask=config.use_action_mask)
-    derived = derive(config, spaces.observation, spaces.action)
+    planned = plan(config, spaces_of(config), serial=False)
     directory = choose(config, options.run, options.run_dir, options.resume)
     given = base_url(options.redis) if is_url_given(options.redis) else None
     url = as_role(given, Role.OPERATOR) if given is not None else None
@@ -63,27 +61,24 @@ def _main(argv: Sequence[str] | None, stop: StopRequest) -> int:
     if url is not None:
         check_shared(url, options, directory, stop)
     check(directory, resume=options.resume, overwrite=options.overwrite)
-    if _needs_a_try(config, spaces):
+    if _needs_a_try(planned):
         from learner.build import check_network  # torch, which other starts need not wait for
 
-        check_network(config, describe_run(config, spaces.observation, spaces.action, derived.rollout_steps))
+        check_network(config, planned.description)
     if config.init_from is not None and not options.resume:
         from learner.warm_start import check_before_start  # torch again
 
-        check_before_start(config, spaces, directory.path)
-    used = as_used(config, derived)
+        check_before_start(planned, directory.path)
     if options.resume:
-        _refuse_another_plan(directory, used, spaces)
-        if config.network.custom is not None:
-            _refuse_another_class(directory, used, spaces)
+        _check_resumed(directory, planned)
     if stop.requested:
         return stop.exit_status
     lock = claim(directory)
     if url is not None:
         prepare_shared(url, options, directory, stop)
-    prepare(directory, used, resume=options.resume)
+    prepare(directory, planned.config_as_used, resume=options.resume)
     screen = Screen(progress_stream(options.json))
-    screen.print(derived_table(config, derived))
+    screen.print(derived_table(config, planned.derived))
     private_dir = _private_directory()
     try:
         return _train(options, directory, given, private_dir, lock, screen, stop)
@@ -91,50 +86,32 @@ def _main(argv: Sequence[str] | None, stop: StopRequest) -> int:
         shutil.rmtree(private_dir, ignore_errors=True)
 
 
-def _needs_a_try(config: RunConfig, spaces: EnvironmentSpaces) -> bool:
+def _needs_a_try(planned: RunPlan) -> bool:
     """Whether the network or the device might be one that the learner has to refuse."""
-    network = config.network
-    inputs = config.frame_stack * spaces.observation.size
-    large = max(inputs, *network.hidden, network.memory_size) > 1024 or bool(spaces.observation.images)
-    return network.custom is not None or config.device.startswith("cuda") or large
+    network, observation = planned.config.network, planned.spaces.observation
+    inputs = planned.config.frame_stack * observation.size
+    large = max(inputs, *network.hidden, network.memory_size) > 1024 or bool(observation.images)
+    return network.custom is not None or planned.config.device.startswith("cuda") or large
 
 
-def _refuse_another_plan(directory: RunDirectory, config: RunConfig, spaces: EnvironmentSpaces) -> None:
-    """What a checkpoint was made for cannot change in a resumed run."""
-    stored = load_toml(directory.path / CONFIG)
-    seen = spaces
+def _check_resumed(directory: RunDirectory, planned: RunPlan) -> None:
+    """What a checkpoint was made for cannot change in a resumed run.
+
+    Raises:
+        ConfigurationError: with what differs.
+    """
+    config, stored = planned.config, load_toml(directory.files.config)
+    seen = planned.spaces
     if stored.use_action_mask != config.use_action_mask:
         seen = inspect(source_of(config), use_mask=stored.use_action_mask)
-    before = describe_run(stored, seen.observation, seen.action, stored.rollout_steps or 1)
-    now = describe_run(config, spaces.observation, spaces.action, config.rollout_steps or 1)
-    plans = [(d.join.lock_step, d.join.lock_step and d.join.envs_per_actor) for d in (before, now)]
-    if plans[0] != plans[1]:
-        raise ConfigurationError(
-            "a resumed run keeps its lock-step mode, and in it its actors, environments and segments: "
-            "leave that setting out, or start a new run"
-        )
-    beginnings = [(c.init_from, c.ppo.initial_std) for c in (stored, config)]
-    if beginnings[0] != beginnings[1]:
-        raise ConfigurationError(
-            "init_from and ppo.initial_std say how a run begins, and a resumed one goes on with its own "
-            "checkpoint: leave that setting out, or start a new run"
-        )
-    differences = before.spec.differences(now.spec)
-    if differences:
-        raise ConfigurationError(
-            f"a resumed run keeps its environment, rollout length, network and normalisation "
-            f"({'; '.join(differences)}): leave that setting out, or start a new run"
-        )
+    refuse_another_plan(stored, seen, planned)
+    if config.network.custom is not None:  # can change within a spec: shows only where a checkpoint is loaded
+        from learner.build import build_ppo
+        from learner.checkpoint import Checkpoints
 
-
-def _refuse_another_class(directory: RunDirectory, config: RunConfig, spaces: EnvironmentSpaces) -> None:
-    """A custom network can change within a spec: that shows only where the checkpoint is loaded."""
-    from learner.build import build_ppo
-    from learner.checkpoint import Checkpoints
-
-    description = describe_run(config, spaces.observation, spaces.action, config.rollout_steps or 1)
-    checkpoints = Checkpoints(directory.path / CHECKPOINTS, directory.run, description.digest, keep=1)
-    checkpoints.peek(build_ppo(config, description, update_epochs=1), None)
+        digest = planned.description.digest
+        checkpoints = Checkpoints(directory.files.checkpoints, directory.run, digest, keep=1)
+        checkpoints.peek(build_ppo(config, planned.description, update_epochs=1), None)
 
 
 def _private_directory() -> Path:

@@ -12,13 +12,13 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.actions import ActionSpec, BoxSpec, DiscreteSpec
-from dppo_redis.config import EnvValue, PpoConfig, RunConfig
+from dppo_redis.config import EnvValue, NetworkConfig, PpoConfig, RunConfig
 from dppo_redis.environments import _make_plain
 from dppo_redis.networks import Inputs, to_inputs
 from dppo_redis.policy import Actions, ActorCritic, to_actions
 from dppo_redis.rollout import Rollout, RolloutHeader
 from dppo_redis.spaces import Array, BoolArray, Field, FloatArray, ObservationSpec
-from dppo_redis.spec import EnvironmentSource, JoinSettings, NetworkSpec, RunDescription, Spec
+from dppo_redis.spec import EnvironmentSource, JoinSettings, RunDescription, Spec
 from dppo_redis.weights import Weights
 from learner.batch import Batch, stack
 from workers.collect import Collector
@@ -60,7 +60,7 @@ def make_spec(
     env_kwargs: dict[str, EnvValue] | None = None,
     wrappers: tuple[str, ...] = (),
     observation: ObservationSpec | None = None,
-    network: NetworkSpec | None = None,
+    network: NetworkConfig | None = None,
     frame_stack: int = 1,
     normalise_observations: bool = False,
     return_discount: float | None = None,
@@ -70,7 +70,7 @@ def make_spec(
         observation=observation or ObservationSpec.vector(observation_size),
         action=action or discrete(2),
         rollout_steps=rollout_steps,
-        network=network or NetworkSpec(hidden=hidden, activation=activation),
+        network=network or NetworkConfig(hidden=hidden, activation=activation),
         frame_stack=frame_stack,
         normalise_observations=normalise_observations,
         return_discount=return_discount,

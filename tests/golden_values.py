@@ -7,9 +7,10 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from dppo_redis.actions import describe_actions
+from dppo_redis.config import NetworkConfig
 from dppo_redis.rollout import Rollout
 from dppo_redis.spaces import Array, describe_observations
-from dppo_redis.spec import WIRE_SCHEMA, NetworkSpec
+from dppo_redis.spec import WIRE_SCHEMA
 from dppo_redis.weights import Weights
 from dppo_redis.wire import encode_rollout, encode_weights
 from tests.factories import GOLDEN, make_spec
@@ -29,7 +30,7 @@ _OF_FIELDS = make_spec(
         )
     ),
     action=describe_actions(Tuple((MultiDiscrete([2, 3]), Box(-1, 1, (1,))))),
-    network=NetworkSpec(hidden=(2,), memory="gru", memory_size=2),
+    network=NetworkConfig(hidden=(2,), memory="gru", memory_size=2),
     frame_stack=2,
 )
 

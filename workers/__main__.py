@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.credentials import Role, find_url
-from dppo_redis.environments import inspect, make_vector
+from dppo_redis.environments import make_vector
 from dppo_redis.errors import (
     ConfigurationError,
     DamagedSpecError,
@@ -21,6 +21,7 @@ from dppo_redis.errors import (
     StoppedError,
 )
 from dppo_redis.history import History
+from dppo_redis.inspect_environment import inspect
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import Rarely, configure
 from dppo_redis.redis_client import Client, Patience, TransientError, connect, translated
@@ -87,8 +88,7 @@ def check_environment(spec: Spec) -> None:
         ConfigurationError: they differ; the message says in what.
     """
     spaces = inspect(spec.environment, use_mask=spec.observation.masked)
-    mine = Spec(**{**vars(spec), "observation": spaces.observation, "action": spaces.action})
-    differences = mine.differences(spec)
+    differences = spec.seen_with(spaces).differences(spec)
     if differences:
         raise ConfigurationError(
             f"{spec.environment.env_id} here is not the run's environment ({'; '.join(differences)}): "

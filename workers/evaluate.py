@@ -21,6 +21,7 @@ from gymnasium.vector import VectorEnv
 
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.arguments import parse_arguments
+from dppo_redis.best_policy import write_best
 from dppo_redis.credentials import Role, find_url
 from dppo_redis.environments import Vectorization, make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, ExitStatus, StoppedError, WireError
@@ -29,7 +30,7 @@ from dppo_redis.history import NO_HISTORY, History, arrays_digest
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.redis_client import Patience, connect
-from dppo_redis.run_files import write_best
+from dppo_redis.run_files import RunFiles
 from dppo_redis.run_store import STOP, Evaluation, RunStore
 from dppo_redis.shutdown import StopRequest, run_service
 from dppo_redis.spec import RunDescription
@@ -42,7 +43,6 @@ from workers.loop import check_run
 from workers.seeding import evaluation_seeds
 from workers.watchdog import Watchdog
 
-BEST_EVALUATION = "best_evaluation.json"
 LONGEST_EPISODE = 100_000  # steps; nobody would see the result of a longer one
 _MOST_AT_ONCE = 64
 _POLL_S = 0.05
@@ -153,7 +153,7 @@ def _play_one_each(
 def keep_best(run_dir: Path, weights: Weights, result: Evaluation) -> None:
     """Keep a policy and its evaluation; each is written aside, then renamed."""
     write_best(run_dir, weights)
-    write_aside(run_dir / BEST_EVALUATION, json.dumps(asdict(result), indent=2).encode())
+    write_aside(RunFiles(run_dir).best_evaluation, json.dumps(asdict(result), indent=2).encode())
 
 
 @dataclass
@@ -233,10 +233,11 @@ class Evaluator:
         return best
 
     def _read_best(self) -> float | None:
-        if self.run_dir is None or not (self.run_dir / BEST_EVALUATION).exists():
+        file = None if self.run_dir is None else RunFiles(self.run_dir).best_evaluation
+        if file is None or not file.exists():
             return None
         try:
-            return float(json.loads((self.run_dir / BEST_EVALUATION).read_text())["return_mean"])
+            return float(json.loads(file.read_text())["return_mean"])
         except (ValueError, KeyError, OSError) as error:
             _log.warning("the best evaluation so far is unreadable, beginning anew: %s", error)
             return None

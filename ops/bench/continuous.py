@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from dppo_redis.run_files import RunFiles
 from ops.bench.runs import run, table
 
 ENV_ID = "InvertedPendulum-v5"
@@ -28,7 +29,7 @@ def main() -> None:
             result = run([*arguments, "--env-steps", str(options.steps)], directory)
             if index == 0:
                 FIGURES.mkdir(exist_ok=True)
-                shutil.copy(directory / "curve.png", FIGURES / "inverted_pendulum.png")
+                shutil.copy(RunFiles(directory).curve, FIGURES / "inverted_pendulum.png")
         rows.append(
             [
                 seed,

@@ -21,6 +21,7 @@ from typing import Any, cast
 import redis
 
 from dppo_redis.keys import RunKeys
+from dppo_redis.run_files import RunFiles
 from ops.bench.runs import REPOSITORY, table
 from ops.bench.sentinel_group import SentinelGroup, wait_for
 from ops.broker import find_server
@@ -130,7 +131,7 @@ def mend(group: SentinelGroup, old: int, fault: str) -> None:
 
 def versions_of(run_dir: Path) -> list[int]:
     """The version after each update, as the learner recorded it."""
-    with (run_dir / "metrics.csv").open(encoding="utf-8") as file:
+    with RunFiles(run_dir).metrics.open(encoding="utf-8") as file:
         return [int(row["version"]) for row in csv.DictReader(file)]
 
 

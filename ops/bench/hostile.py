@@ -22,15 +22,15 @@ import numpy as np
 import tomli_w
 
 from dppo_redis.config import RunConfig
-from dppo_redis.environments import inspect
 from dppo_redis.errors import WireError
+from dppo_redis.inspect_environment import describe
 from dppo_redis.keys import RunKeys
-from dppo_redis.pacing import derive
 from dppo_redis.redis_client import Client, connect
 from dppo_redis.rollout import Rollout
 from dppo_redis.rollout_decoder import RolloutDecoder
+from dppo_redis.run_files import RunFiles
 from dppo_redis.run_store import RunStore
-from dppo_redis.spec import RunDescription, Spec, describe_run, source_of
+from dppo_redis.spec import Spec
 from dppo_redis.wire import checksum, encode_rollout
 from ops.broker import embedded
 from ops.run_directory import to_toml
@@ -51,13 +51,6 @@ def configuration(rollout_steps: int) -> RunConfig:
         "env_steps": 10**9,
     }
     return RunConfig.model_validate(values)
-
-
-def describe(config: RunConfig) -> RunDescription:
-    """As the learner does."""
-    spaces = inspect(source_of(config))
-    steps = derive(config, spaces.observation, spaces.action).rollout_steps
-    return describe_run(config, spaces.observation, spaces.action, steps)
 
 
 def make_rollout(spec: Spec) -> Rollout:
@@ -196,7 +189,7 @@ def learner_of(config: RunConfig) -> Iterator[tuple[Client, RunKeys, int]]:
     """A real learner on a server of its own: (client, keys, the learner's process id)."""
     with tempfile.TemporaryDirectory(prefix="dppo-") as place:
         broker = embedded(Path(place))
-        (Path(place) / "config.toml").write_text(tomli_w.dumps(to_toml(config)))
+        RunFiles(Path(place)).config.write_text(tomli_w.dumps(to_toml(config)))
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         server = subprocess.Popen(broker.command, **quiet)
         client, keys = connect(broker.url, "bench"), RunKeys("bench")

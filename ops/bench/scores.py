@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dppo_redis.config import load_toml
+from dppo_redis.run_files import RunFiles
 from ops.bench import scores_figure, scores_page
 from ops.bench.records import MODES, Greedy, Mode, Record, append, read, thin
 from ops.bench.runs import REPOSITORY, call, run
@@ -66,7 +67,7 @@ def play(recipe: str, mode: Mode, seed: int, directory: Path, commit: str) -> Re
     summary = run(arguments, directory)
     staleness = summary.get("staleness", {"mean": 0.0, "max": 0})
     ledger = summary.get("ledger", {"stale": 0, "trained": 1})
-    config = load_toml(directory / "config.toml")
+    config = load_toml(RunFiles(directory).config)
     return Record(
         recipe=recipe,
         env_id=config.env_id,

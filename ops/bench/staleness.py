@@ -19,7 +19,9 @@ import torch
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.config import Correction, RunConfig
 from dppo_redis.errors import ConfigurationError, ExitStatus
+from dppo_redis.inspect_environment import spaces_of
 from dppo_redis.pacing import DISTRIBUTED_UPDATE_EPOCHS
+from dppo_redis.run_plan import plan as plan_run
 from dppo_redis.shutdown import StopRequest
 from ops.bench.runs import run
 from ops.plot import read_metrics
@@ -177,7 +179,8 @@ def _run_serial(trial: Trial, stop: StopRequest) -> Outcome:
         }
     )
     with tempfile.TemporaryDirectory(prefix="dppo-bench-") as temporary:
-        serial = make_serial(config, Path(temporary), Screen(io.StringIO()), stop, trial.age or 0)
+        planned = plan_run(config, spaces_of(config), serial=True)
+        serial = make_serial(planned, Path(temporary), Screen(io.StringIO()), stop, trial.age or 0)
         try:
             serial.run()
         finally:

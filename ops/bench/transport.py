@@ -19,14 +19,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
+from dppo_redis.inspect_environment import spaces_of
 from dppo_redis.keys import GROUP, RunKeys
 from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.memory import keep_freed_memory
-from dppo_redis.pacing import derive
 from dppo_redis.redis_client import Client, connect
 from dppo_redis.registry import Registry
 from dppo_redis.rollout import RolloutHeader
 from dppo_redis.rollout_stream import RolloutConsumer, RolloutProducer
+from dppo_redis.run_plan import RunPlan, plan
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.wire import checksum, encode_rollout
 from learner.authority import Authority
@@ -34,7 +35,7 @@ from learner.batch_rule import ElasticBatch
 from learner.build import build_ppo
 from learner.intake import Intake
 from learner.keeper import Keeper
-from ops.bench.hostile import configuration, describe, make_rollout
+from ops.bench.hostile import configuration, make_rollout
 from ops.broker import embedded
 
 ROLLOUT_STEPS = 293  # of 8 environments: 82 KB
@@ -47,9 +48,14 @@ _GO = "bench:go"
 _CPU = "bench:cpu"  # seconds of the producers
 
 
+def _plan() -> RunPlan:
+    config = configuration(ROLLOUT_STEPS)
+    return plan(config, spaces_of(config), serial=False)
+
+
 def produce_bare(client: Client, key: str) -> None:
     """Push the same bytes again and again."""
-    payload = encode_rollout(make_rollout(describe(configuration(ROLLOUT_STEPS)).spec))
+    payload = encode_rollout(make_rollout(_plan().description.spec))
     with _timed(client):
         for _ in range(ROLLOUTS // PRODUCERS):
             client.xadd(key, {"payload": payload})
@@ -57,7 +63,7 @@ def produce_bare(client: Client, key: str) -> None:
 
 def produce(client: Client, keys: RunKeys) -> None:
     """Push as an actor does, sampling left out."""
-    description = describe(configuration(ROLLOUT_STEPS))
+    description = _plan().description
     spec, boot = description.spec, secrets.token_hex(8)
     rollout = make_rollout(spec)
     payload = encode_rollout(rollout)
@@ -107,15 +113,13 @@ def consume_bare(client: Client, key: str) -> "Cost":
 
 def consume(client: Client, keys: RunKeys) -> "Cost":
     """What all of them took; the learner's own parts, training left out."""
-    config = configuration(ROLLOUT_STEPS)
-    description, stop = describe(config), StopRequest()
-    derived = derive(config, description.spec.observation, description.spec.action)
-    rows = derived.rollout_rows
+    planned, stop = _plan(), StopRequest()
+    description, rows = planned.description, planned.derived.rollout_rows
     authority = Authority(client, keys, description, "bench", stop)
     authority.acquire(0, 0)
     authority.heal()
     authority.restore_stream()
-    authority.publish(build_ppo(config, description, 1).acting_arrays(), 0, 0, 0)
+    authority.publish(build_ppo(planned.config, description, 1).acting_arrays(), 0, 0, 0)
     consumer = RolloutConsumer(client, keys, authority.restore_stream)
     rule = ElasticBatch(BATCH * rows, rows)
     intake = Intake(consumer, description.spec, authority.settle, lambda *_: None, rule, 4)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dppo_redis.errors import ConfigurationError
+from dppo_redis.run_files import RunFiles, event_log
 
 LEARNER_STOP_WAIT_S = 60  # longer than the longest save we allow
 
@@ -26,6 +27,10 @@ class FleetPlan:
     actors: int
     broker_command: Sequence[str] | None  # None: the Redis already runs elsewhere
     history: Path | None = None  # directory for one file of events for each service
+
+    @property
+    def files(self) -> RunFiles:
+        return RunFiles(self.run_dir)
 
     @property
     def control_socket(self) -> Path:
@@ -60,7 +65,7 @@ def _supervisord(plan: FleetPlan) -> str:
     return f"""\
 [supervisord]
 nodaemon=true
-logfile={_value(plan.run_dir / "logs" / "supervisord.log")}
+logfile={_value(plan.files.log("supervisord"))}
 logfile_maxbytes=5MB
 logfile_backups=1
 pidfile={_value(plan.private_dir / "supervisord.pid")}
@@ -89,13 +94,15 @@ def _program(
     numbered: int | None = None,
 ) -> str:
     text = _value(shlex.join(command))
-    log = name  # supervisord expands this value twice, so percent signs are doubled twice
+    service = name if numbered is None else f"{name}_%(process_num)03d"
+    # supervisord expands this value twice, so percent signs are doubled twice.
+    log = RunFiles(Path(_value(_value(plan.run_dir)))).log(service)
     numbering = ""
     if numbered is not None:
         text += " %(process_num)d"
         if plan.history is not None:
-            text += f" --history {_value(shlex.quote(str(plan.history)))}/{name}_%(process_num)03d.jsonl"
-        log = f"{name}_%(process_num)03d"
+            directory = Path(_value(shlex.quote(str(plan.history))))
+            text += f" --history {event_log(directory, service)}"
         numbering = f"process_name=%(program_name)s_%(process_num)03d\nnumprocs={numbered}\n"
     return f"""\
 [program:{name}]
@@ -110,7 +117,7 @@ stopwaitsecs={stop_wait_s}
 stopasgroup=true
 killasgroup=true
 redirect_stderr=true
-stdout_logfile={_value(_value(plan.run_dir / "logs"))}/{log}.log
+stdout_logfile={log}
 stdout_logfile_maxbytes=5MB
 stdout_logfile_backups=1
 environment=PYTHONUNBUFFERED="1",OMP_NUM_THREADS="1",OPENBLAS_NUM_THREADS="1",MKL_NUM_THREADS="1"
@@ -118,7 +125,7 @@ environment=PYTHONUNBUFFERED="1",OMP_NUM_THREADS="1",OPENBLAS_NUM_THREADS="1",MK
 
 
 def _history(plan: FleetPlan, service: str) -> list[str]:
-    return [] if plan.history is None else ["--history", str(plan.history / f"{service}.jsonl")]
+    return [] if plan.history is None else ["--history", str(event_log(plan.history, service))]
 
 
 def _value(value: object) -> str:

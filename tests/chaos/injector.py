@@ -16,7 +16,7 @@ import redis
 
 from dppo_redis.config import load_toml
 from dppo_redis.registry import number
-from ops.run_directory import CONFIG
+from dppo_redis.run_files import RunFiles
 from tests.chaos.checker import check, describe
 from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.fleet import PATIENCE_S, ChaosError, Fleet, wait_for
@@ -68,7 +68,7 @@ class Injector:
             self.report.broken.append(f"{type(error).__name__}: {error}")
         self.report.seconds = time.monotonic() - started
         events = list(self.fleet.events())
-        self.report.broken += check(events, load_toml(self.fleet.run_dir / CONFIG).max_staleness)
+        self.report.broken += check(events, load_toml(RunFiles(self.fleet.run_dir).config).max_staleness)
         self.report.numbers = describe(events)
         return self.report
 

@@ -13,7 +13,7 @@ import pytest
 from imageio import v3
 
 from dppo_redis.errors import ExitStatus
-from dppo_redis.run_files import describe
+from dppo_redis.inspect_environment import describe
 from dppo_redis.run_store import Evaluation
 from ops.run_directory import RunDirectory, prepare
 from tests.e2e.support import Command

@@ -13,14 +13,14 @@ import torch
 
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.config import EnvValue, RunConfig
-from dppo_redis.environments import inspect
 from dppo_redis.errors import ExitStatus
+from dppo_redis.inspect_environment import spaces_of
 from dppo_redis.keys import RunKeys
-from dppo_redis.pacing import derive
 from dppo_redis.redis_client import Client
 from dppo_redis.rollout import Rollout
+from dppo_redis.run_plan import plan
 from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import RunDescription, describe_run, source_of
+from dppo_redis.spec import RunDescription
 from dppo_redis.weights import Weights
 from learner.__main__ import _serve as serve_learner
 from learner.batch import stack
@@ -75,9 +75,7 @@ def config_of(
 
 
 def describe(config: RunConfig) -> RunDescription:
-    spaces = inspect(source_of(config))
-    steps = derive(config, spaces.observation, spaces.action).rollout_steps
-    return describe_run(config, spaces.observation, spaces.action, steps)
+    return plan(config, spaces_of(config), serial=False).description
 
 
 def serial_state(config: RunConfig, updates: int) -> State:

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from dppo_redis.acting import ActingPolicy
+from dppo_redis.config import NetworkConfig
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.keys import RunKeys
 from dppo_redis.redis_client import Client
 from dppo_redis.rollout_stream import Entry, parse_header
 from dppo_redis.run_store import PAUSE, RUN, STOP, RunStore
 from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import NetworkSpec
 from dppo_redis.wire import decode_rollout
 from learner.authority import Authority
 from tests.conftest import RedisServer, memory_limit, opened, wait_until
@@ -252,7 +252,7 @@ class TestWeights:
     def test_a_custom_network_that_is_another_one_here_sends_the_actor_home(
         self, redis_server: RedisServer, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
-        network = NetworkSpec(hidden=(8,), custom="tests.networks:Linear")
+        network = NetworkConfig(hidden=(8,), custom="tests.networks:Linear")
         description = make_description(make_spec(network=network))
         lead(client, keys, stop, description=description)  # publishes weights of another network
         says = r"network\.custom: tests\.networks:Linear is another here"

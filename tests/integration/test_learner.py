@@ -14,14 +14,14 @@ import tomli_w
 import torch
 
 from dppo_redis.config import RunConfig
-from dppo_redis.environments import inspect
 from dppo_redis.errors import ExitStatus
+from dppo_redis.inspect_environment import spaces_of
 from dppo_redis.keys import RunKeys
-from dppo_redis.pacing import derive
 from dppo_redis.redis_client import Client
+from dppo_redis.run_plan import plan
 from dppo_redis.run_store import PAUSE, RUN, STOP, RunStore
 from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import RunDescription, describe_run, source_of
+from dppo_redis.spec import RunDescription
 from dppo_redis.weight_store import WeightStore
 from learner.__main__ import _serve
 from tests.conftest import RedisServer, wait_until
@@ -53,9 +53,7 @@ def config_of(env_steps: int, milestone_steps: int | None = None) -> RunConfig:
 
 
 def description_of(config: RunConfig) -> RunDescription:
-    spaces = inspect(source_of(config))
-    steps = derive(config, spaces.observation, spaces.action).rollout_steps
-    return describe_run(config, spaces.observation, spaces.action, steps)
+    return plan(config, spaces_of(config), serial=False).description
 
 
 @dataclass

@@ -10,22 +10,23 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
 from dppo_redis.acting import ActingPolicy
-from dppo_redis.config import EnvValue
-from dppo_redis.environments import _make_plain, inspect
+from dppo_redis.config import EnvValue, NetworkConfig
+from dppo_redis.environments import _make_plain
+from dppo_redis.inspect_environment import inspect
 from dppo_redis.networks import Inputs
 from dppo_redis.policy import Actions, ActorCritic, Evaluated
 from dppo_redis.rollout import Rollout, validate
 from dppo_redis.spaces import Array, FloatArray
-from dppo_redis.spec import EnvironmentSource, NetworkSpec, Spec
+from dppo_redis.spec import EnvironmentSource, Spec
 from learner.batch import stack
 from learner.prepare import prepare
 from tests.factories import CPU, copied, make_collector, make_model, make_policy, make_ppo, make_spec
 from workers.envs import Environments
 
 MODES = list(AutoresetMode)
-SMALL = NetworkSpec(hidden=(8,))
-LSTM = NetworkSpec(hidden=(8,), memory="lstm", memory_size=4)
-GRU = NetworkSpec(hidden=(8,), memory="gru", memory_size=4)
+SMALL = NetworkConfig(hidden=(8,))
+LSTM = NetworkConfig(hidden=(8,), memory="lstm", memory_size=4)
+GRU = NetworkConfig(hidden=(8,), memory="gru", memory_size=4)
 LENGTHS: list[dict[str, EnvValue]] = [{"length": 3, "cut": True}, {"length": 4}, {"length": 1}]
 
 

@@ -12,9 +12,10 @@ from gymnasium.vector import AutoresetMode
 from dppo_redis.action_masks import read_mask
 from dppo_redis.actions import describe_actions
 from dppo_redis.config import EnvValue
-from dppo_redis.environments import inspect, make_vector
+from dppo_redis.environments import make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, WireError
 from dppo_redis.features import mask
+from dppo_redis.inspect_environment import inspect
 from dppo_redis.rollout import validate
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spaces import MaskSpace, describe_observations

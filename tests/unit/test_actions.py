@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dppo_redis.environments import inspect
+from dppo_redis.inspect_environment import inspect
 from dppo_redis.policy import ActorCritic
 from dppo_redis.rollout import Rollout, validate
 from dppo_redis.spaces import Array

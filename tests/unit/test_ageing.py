@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from dppo_redis.inspect_environment import spaces_of
+from dppo_redis.run_plan import plan
 from dppo_redis.shutdown import StopRequest
 from ops.ageing import PolicyHistory
 from ops.plot import read_metrics
@@ -33,7 +35,9 @@ def test_the_behaviour_policy_is_the_one_of_that_many_updates_ago_or_the_first(a
 
 def train(directory: Path, age: int) -> tuple[Tensor, list[dict[str, str]]]:
     """Weights after five updates or so, and the rows of metrics.csv."""
-    serial = make_serial(_CONFIG, directory, Screen(io.StringIO()), StopRequest(), age)
+    serial = make_serial(
+        plan(_CONFIG, spaces_of(_CONFIG), serial=True), directory, Screen(io.StringIO()), StopRequest(), age
+    )
     serial.run()
     serial.metrics.close()
     serial.sampling.close()

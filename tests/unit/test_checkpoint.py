@@ -11,10 +11,11 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict
 
+from dppo_redis.config import NetworkConfig
 from dppo_redis.errors import CheckpointError, ConfigurationError, FencedError
 from dppo_redis.ledger import Books, Ledger
 from dppo_redis.spaces import describe_observations
-from dppo_redis.spec import NetworkSpec, Spec
+from dppo_redis.spec import Spec
 from learner.checkpoint import Checkpoints, Snapshot, is_milestone
 from learner.intake import Marks
 from learner.ppo_update import PpoUpdate
@@ -29,8 +30,8 @@ PICTURES = make_spec(
     frame_stack=2,
     normalise_observations=True,
 )
-RECURRENT = make_spec(network=NetworkSpec(hidden=(4,), memory="lstm", memory_size=4))
-CUSTOM = make_spec(network=NetworkSpec(custom="tests.networks:Noisy"))
+RECURRENT = make_spec(network=NetworkConfig(hidden=(4,), memory="lstm", memory_size=4))
+CUSTOM = make_spec(network=NetworkConfig(custom="tests.networks:Noisy"))
 SPECS = pytest.mark.parametrize(
     "spec",
     [SPEC, BOX, PICTURES, RECURRENT, CUSTOM],

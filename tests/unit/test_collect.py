@@ -10,8 +10,9 @@ import pytest
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from dppo_redis.config import EnvValue
-from dppo_redis.environments import inspect, make_vector
+from dppo_redis.environments import make_vector
 from dppo_redis.errors import EnvironmentBrokenError, WireError
+from dppo_redis.inspect_environment import inspect
 from dppo_redis.rollout import Rollout, validate
 from dppo_redis.spaces import FloatArray, ObservationSpec
 from dppo_redis.spec import Spec

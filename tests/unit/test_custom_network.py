@@ -1,7 +1,5 @@
 """A network of a user's own, by module:Class."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -30,7 +28,7 @@ from tests.factories import (
 from tests.networks import Noisy, Slow
 from tests.unit.playing import SMALL, play, spec_of
 
-CUSTOM = replace(SMALL, custom="tests.networks:Noisy")
+CUSTOM = SMALL.model_copy(update={"custom": "tests.networks:Noisy"})
 SIZES = InputSizes(features=2, images=(), highs=())
 
 
@@ -110,7 +108,7 @@ def test_its_weights_and_its_statistics_cross_the_wire() -> None:
 
 def test_an_actor_builds_it_once_however_many_weights_come() -> None:
     """Each publication's policy goes on playing its own weights."""
-    spec = make_spec(network=replace(SMALL, custom="tests.networks:Slow"))
+    spec = make_spec(network=SMALL.model_copy(update={"custom": "tests.networks:Slow"}))
     rows = np.ones((1, 2), np.float32)
     models = [make_model(spec, seed) for seed in range(3)]
     first = make_policy(spec, models[0])
@@ -124,7 +122,7 @@ def test_an_actor_builds_it_once_however_many_weights_come() -> None:
 
 
 def test_one_that_reads_the_action_mask_is_tried_out_with_one() -> None:
-    spec = spec_of("Masked", network=replace(SMALL, custom="tests.networks:ReadsMask"))
+    spec = spec_of("Masked", network=SMALL.model_copy(update={"custom": "tests.networks:ReadsMask"}))
     assert InputSizes.of(spec.observation, 2).choices == spec.action.choices
     model = make_model(spec)
     report = PpoUpdate(model, spec, make_ppo(), 1, 0, CPU).update(
@@ -183,7 +181,7 @@ def test_a_name_that_names_nothing_is_refused(name: str) -> None:
 
 
 def test_the_least_that_there_can_be_is_enough() -> None:
-    spec = make_spec(network=replace(SMALL, custom="tests.networks:Linear"), rollout_steps=5)
+    spec = make_spec(network=SMALL.model_copy(update={"custom": "tests.networks:Linear"}), rollout_steps=5)
     model = make_model(spec)
     rollout = make_rollout(spec, policy=make_policy(spec, model))
     report = PpoUpdate(model, spec, make_ppo(), 1, 0, CPU).update(stack([rollout]), 0.0)
@@ -200,4 +198,4 @@ def test_it_is_refused_together_with_a_memory() -> None:
 
 def test_a_broken_one_is_refused_before_anything_runs() -> None:
     with pytest.raises(ConfigurationError, match=r"network\.custom"):
-        ActorCritic(make_spec(network=replace(SMALL, custom="tests.networks:ColumnOfValues")))
+        ActorCritic(make_spec(network=SMALL.model_copy(update={"custom": "tests.networks:ColumnOfValues"})))

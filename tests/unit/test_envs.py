@@ -11,8 +11,9 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import RecordEpisodeStatistics
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as RecordVectorStatistics
 
-from dppo_redis.environments import Vectorization, inspect, make_single, make_vector
+from dppo_redis.environments import Vectorization, make_single, make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
+from dppo_redis.inspect_environment import inspect
 from dppo_redis.spaces import Array, ObservationSpec
 from tests import factories
 from tests.factories import TERMINATING, TRUNCATING, discrete, make_environments, source

@@ -6,7 +6,7 @@ import pytest
 
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.errors import EnvironmentBrokenError
-from dppo_redis.run_files import describe
+from dppo_redis.inspect_environment import describe
 from dppo_redis.shutdown import StopRequest
 from ops.evaluate import EvaluateOptions, play
 from ops.intervals import half_width

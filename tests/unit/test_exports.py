@@ -12,10 +12,11 @@ from safetensors.numpy import load_file
 
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.actions import describe_actions
+from dppo_redis.config import NetworkConfig
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.exports import ARRAYS, DESCRIPTION, Export, load_export, read_export, write_export
 from dppo_redis.spaces import MaskSpace, describe_observations
-from dppo_redis.spec import NetworkSpec, Spec
+from dppo_redis.spec import Spec
 from dppo_redis.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN, Weights
 from tests.envs.observations import Masked, Named, Parts, Screen
 from tests.factories import (
@@ -30,7 +31,7 @@ from tests.factories import (
 
 NAMED = describe_observations(Named.observation_space)
 MASKED = describe_observations(Dict({"observation": Masked.observation_space, "action_mask": MaskSpace(4)}))
-LSTM = NetworkSpec(hidden=(8,), memory="lstm", memory_size=6)
+LSTM = NetworkConfig(hidden=(8,), memory="lstm", memory_size=6)
 SPECS = {
     "vector": make_spec(observation_size=4, action=discrete(3, start=-1)),
     "box": make_spec(observation_size=4, action=box(), normalise_observations=True, activation="relu"),
@@ -40,7 +41,7 @@ SPECS = {
     "image": make_spec(observation=describe_observations(Screen.observation_space), frame_stack=2),
     "frames": make_spec(observation_size=3, frame_stack=4, normalise_observations=True),
     "lstm": make_spec(network=LSTM, action=box()),
-    "gru": make_spec(observation=NAMED, network=replace(LSTM, memory="gru"), frame_stack=2),
+    "gru": make_spec(observation=NAMED, network=LSTM.model_copy(update={"memory": "gru"}), frame_stack=2),
     "mask": make_spec(observation=MASKED, action=discrete(4, start=1)),
 }
 EVERY_KIND = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)

@@ -9,11 +9,12 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
+from dppo_redis.config import NetworkConfig
 from dppo_redis.features import episode_starts, stack_frames
 from dppo_redis.networks import Inputs
 from dppo_redis.rollout import Rollout
 from dppo_redis.spaces import Array
-from dppo_redis.spec import NetworkSpec, Spec
+from dppo_redis.spec import Spec
 from learner.batch import stack
 from learner.ppo_update import PpoUpdate
 from tests.factories import CPU, inputs_of, make_policy, make_ppo, source
@@ -175,7 +176,7 @@ def test_frames_of_dummy_rows_have_no_influence() -> None:
 def test_atari_travels_as_single_grey_frames_and_trains_on_stacks_of_four() -> None:
     """By its usual wrapper, in 8 steps of 2 environments: 84 x 84 bytes a step, and no more."""
     atari = source("ale_py:ALE/Breakout-v5", "AtariPreprocessing(frame_skip=4)", frameskip=1)
-    spec = spec_of(atari, network=NetworkSpec(hidden=(8,)), frame_stack=4, rollout_steps=8)
+    spec = spec_of(atari, network=NetworkConfig(hidden=(8,)), frame_stack=4, rollout_steps=8)
     assert spec.observation.row_shape == (84, 84)
     model = lively_model(spec)
     (rollout,) = play(spec, policy=make_policy(spec, model), kwargs=[{}, {}])

@@ -11,11 +11,12 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from dppo_redis.acting import ActingPolicy
+from dppo_redis.config import NetworkConfig
 from dppo_redis.networks import Memory, Sequences
 from dppo_redis.policy import ActorCritic
 from dppo_redis.rollout import Rollout
 from dppo_redis.spaces import Array
-from dppo_redis.spec import NetworkSpec, Spec
+from dppo_redis.spec import Spec
 from learner.batch import minibatches, stack
 from learner.ppo_update import PpoUpdate
 from learner.prepare import prepare
@@ -165,7 +166,7 @@ class ByHand:
 @pytest.mark.parametrize("env", ["Matrix", "Everything"])
 @pytest.mark.parametrize("mode", MODES)
 def test_actor_and_learner_agree_with_steps_one_at_a_time(
-    env: str, mode: AutoresetMode, network: NetworkSpec
+    env: str, mode: AutoresetMode, network: NetworkConfig
 ) -> None:
     """Log-probabilities, shipped state, and values of all rows, of last and of final observations."""
     spec = spec_of(env, network=network)
@@ -190,7 +191,7 @@ def test_actor_and_learner_agree_with_steps_one_at_a_time(
 
 @NETWORKS
 def test_the_state_is_carried_from_one_rollout_to_the_next_and_dropped_where_an_episode_ended(
-    network: NetworkSpec,
+    network: NetworkConfig,
 ) -> None:
     """Rollouts of 7 steps: the episode of 7 steps is over, that of 100 goes on."""
     spec = spec_of("Matrix", network=network)
@@ -201,7 +202,7 @@ def test_the_state_is_carried_from_one_rollout_to_the_next_and_dropped_where_an_
 
 
 @NETWORKS
-def test_minibatches_are_whole_columns_with_their_own_state(network: NetworkSpec) -> None:
+def test_minibatches_are_whole_columns_with_their_own_state(network: NetworkConfig) -> None:
     spec = make_spec(network=network, rollout_steps=4)
     batch = make_batch(spec, count=5, terminated=[(1, 2)], invalid=[(2, 2)])
     numbered = replace(batch, log_probs=np.arange(20, dtype=np.float32).reshape(4, 5))
@@ -225,7 +226,7 @@ def test_minibatches_are_whole_columns_with_their_own_state(network: NetworkSpec
 
 
 @NETWORKS
-def test_a_minibatch_says_of_its_rows_what_the_whole_batch_does(network: NetworkSpec) -> None:
+def test_a_minibatch_says_of_its_rows_what_the_whole_batch_does(network: NetworkConfig) -> None:
     spec = make_spec(network=network, rollout_steps=6)
     model = lively_model(spec)
     batch = make_batch(spec, count=4, terminated=[(1, 2), (4, 0)])
@@ -241,7 +242,7 @@ def test_a_minibatch_says_of_its_rows_what_the_whole_batch_does(network: Network
 
 # Known failure KF-PPO-03.
 @NETWORKS
-def test_a_column_without_valid_rows_makes_no_step(network: NetworkSpec) -> None:
+def test_a_column_without_valid_rows_makes_no_step(network: NetworkConfig) -> None:
     spec = make_spec(network=network)
     batch = make_batch(spec, count=2, invalid=[(t, 0) for t in range(4)])
     model = make_model(spec)
@@ -251,7 +252,7 @@ def test_a_column_without_valid_rows_makes_no_step(network: NetworkSpec) -> None
 
 
 @NETWORKS
-def test_rows_that_are_not_valid_have_no_influence(network: NetworkSpec) -> None:
+def test_rows_that_are_not_valid_have_no_influence(network: NetworkConfig) -> None:
     spec = make_spec(network=network)
     rollout = make_rollout(spec, terminated=[(0, 0)], truncated=[(2, 1)], invalid=[(1, 0), (3, 1)])
 
@@ -266,7 +267,7 @@ def test_rows_that_are_not_valid_have_no_influence(network: NetworkSpec) -> None
     assert list(after(0)) == list(after(100))
 
 
-def recall(network: NetworkSpec) -> float:
+def recall(network: NetworkConfig) -> float:
     """Mean return of the last rollout of a run of 16 updates of 512 steps; episodes cross rollouts."""
     spec = spec_of("Recall", network=network, rollout_steps=8)
     kwargs: list[dict[str, Any]] = [{}] * 64
@@ -282,7 +283,7 @@ def recall(network: NetworkSpec) -> float:
 
 
 @NETWORKS
-def test_a_memory_learns_to_recall(network: NetworkSpec) -> None:
+def test_a_memory_learns_to_recall(network: NetworkConfig) -> None:
     """Four of four; whoever forgets the sign has two on average."""
     assert recall(network) > 3.5
 

@@ -9,9 +9,10 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dppo_redis.files import read_table
+from dppo_redis.run_files import RunFiles
 from learner.board import Board
 from learner.drift import Drift
-from learner.metrics import CSV_NAME, MetricsFiles, UpdateRecord, make_record
+from learner.metrics import MetricsFiles, UpdateRecord, make_record
 from learner.ppo_update import UpdateReport
 
 
@@ -48,6 +49,7 @@ def record_of(by_staleness: dict[int, Drift], update: int = 1) -> UpdateRecord:
     )
 
 
+CSV_NAME = RunFiles(Path()).metrics.name
 AGES = {1: Drift(8, 1.5, 0.25, 0.125, 0.5), 3: Drift(4, 0.75, 1.0, 1.0, 0.25)}
 
 

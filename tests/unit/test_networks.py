@@ -116,7 +116,7 @@ def test_shared_networks_start_orthogonal_with_the_gain_of_their_layer(spec: Spe
         (spec_of("Masked"), False),
         (spec_of("Grid"), True),
         (make_spec(network=LSTM), True),
-        (make_spec(network=replace(SMALL, custom="tests.networks:Linear")), True),
+        (make_spec(network=SMALL.model_copy(update={"custom": "tests.networks:Linear"})), True),
     ],
     ids=["vector", "frames", "tuple", "mask", "image", "lstm", "custom"],
 )

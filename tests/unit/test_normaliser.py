@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.errors import WireError
+from dppo_redis.inspect_environment import spaces_of
 from dppo_redis.normaliser import CLIP, RunningMoments, discounted_returns, normalise
+from dppo_redis.run_plan import plan
 from dppo_redis.shutdown import StopRequest
 from learner.batch import stack
 from learner.ppo_update import PpoUpdate
@@ -149,7 +151,9 @@ def test_returns_are_reported_raw_whatever_is_normalised(tmp_path: Path) -> None
         ppo={"batch_steps": 64, "normalise_observations": True, "normalise_returns": True},
         evaluation={"episodes": 2},
     )
-    serial = make_serial(config, tmp_path, Screen(io.StringIO()), StopRequest())
+    serial = make_serial(
+        plan(config, spaces_of(config), serial=True), tmp_path, Screen(io.StringIO()), StopRequest()
+    )
     serial.run()
     serial.metrics.close()
     serial.sampling.close()

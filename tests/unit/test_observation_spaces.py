@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -16,12 +15,13 @@ from hypothesis import strategies as st
 
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.actions import describe_actions
+from dppo_redis.config import NetworkConfig
 from dppo_redis.environments import make_vector
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.features import features, images
 from dppo_redis.rollout import ARRAY_NAMES, Rollout, validate
 from dppo_redis.spaces import ObservationSpec, describe_observations
-from dppo_redis.spec import NetworkSpec, Spec
+from dppo_redis.spec import Spec
 from dppo_redis.wire import decode_rollout, encode_rollout
 from learner.batch import stack
 from learner.ppo_update import PpoUpdate
@@ -47,10 +47,10 @@ OBSERVATIONS = [
     *("Matrix", "Number", "Memory", "Named", "Pair", "ReusingNamed"),
 ]
 ACTIONS = ["Parts", "Buttons", "ManyDiscrete", "OpenBounds", "Masked", "MaskedPair", "Everything"]
-CUSTOM = replace(SMALL, custom="tests.networks:Noisy")
-NETWORKS: dict[str, tuple[NetworkSpec, int]] = {
+CUSTOM = SMALL.model_copy(update={"custom": "tests.networks:Noisy"})
+NETWORKS: dict[str, tuple[NetworkConfig, int]] = {
     "mlp": (SMALL, 1),
-    "relu of 4 frames": (replace(SMALL, activation="relu"), 4),
+    "relu of 4 frames": (SMALL.model_copy(update={"activation": "relu"}), 4),
     "lstm": (LSTM, 1),
     "gru of 2 frames": (GRU, 2),
     "custom of 2 frames": (CUSTOM, 2),
@@ -121,7 +121,7 @@ def test_everything_at_once_trains_in_processes_of_its_own() -> None:
 @pytest.mark.parametrize("env", ["Named", "Everything"])
 def test_every_quantity_of_a_row_is_one_number(env: str, network: str) -> None:
     layout, frames = NETWORKS[network]
-    spec = spec_of(env, network=replace(layout, memory="none"), frame_stack=frames)
+    spec = spec_of(env, network=layout.model_copy(update={"memory": "none"}), frame_stack=frames)
     rollout = make_rollout(spec)
     rows = (rollout.rewards.size, frames) if frames > 1 else (rollout.rewards.size,)
     inputs = inputs_of(spec, np.resize(rollout.observations, rows))

@@ -1,6 +1,5 @@
 """An ONNX graph answers what the policy answers, for any number of rows."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +7,11 @@ import onnxruntime
 import pytest
 
 from dppo_redis.acting import ActingPolicy
+from dppo_redis.config import NetworkConfig
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.exports import GRAPH
 from dppo_redis.spaces import describe_observations
-from dppo_redis.spec import NetworkSpec, Spec
+from dppo_redis.spec import Spec
 from ops.export import add_graph
 from ops.onnx_graph import feed, write_graph
 from ops.policies import Learnt
@@ -25,7 +25,7 @@ CASES = {
         observation=MASKED, action=discrete(4), frame_stack=3, normalise_observations=True
     ),
     "image, categories and gru": make_spec(
-        observation=NAMED, network=replace(LSTM, memory="gru"), normalise_observations=True
+        observation=NAMED, network=LSTM.model_copy(update={"memory": "gru"}), normalise_observations=True
     ),
     "image alone, lstm and real actions": make_spec(observation=GRID, network=LSTM, action=box()),
 }
@@ -62,7 +62,7 @@ def _compare(session: onnxruntime.InferenceSession, policy: ActingPolicy, count:
 
 def test_a_policy_that_no_graph_can_hold_leaves_the_earlier_export_as_it_was(tmp_path: Path) -> None:
     (tmp_path / GRAPH).write_bytes(b"of an earlier export")
-    spec = make_spec(network=NetworkSpec(custom="tests.networks:LooksAtNumbers"))
+    spec = make_spec(network=NetworkConfig(custom="tests.networks:LooksAtNumbers"))
     learnt_here = Learnt("run", make_description(spec), learnt(spec))
     with pytest.raises(ConfigurationError, match="--onnx no"):
         add_graph(tmp_path, learnt_here, {}, wanted=True)

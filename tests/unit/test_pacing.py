@@ -10,6 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dppo_redis.actions import ActionSpec, describe_actions
+from dppo_redis.config import NetworkConfig
+from dppo_redis.environment_spaces import EnvironmentSpaces
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.pacing import (
     Derived,
@@ -24,17 +26,17 @@ from dppo_redis.pacing import (
     valve_excess,
 )
 from dppo_redis.spaces import ObservationSpec, describe_observations
-from dppo_redis.spec import NetworkSpec
 from dppo_redis.wire import encode_rollout
 from tests.factories import box, discrete, make_config, make_rollout, make_spec
 
 OBSERVATION = ObservationSpec.vector(4)
+SPACES = EnvironmentSpaces(OBSERVATION, discrete(2))
 SCREEN = describe_observations(Dict({"screen": Box(0, 255, (8, 9), np.uint8), "score": Discrete(3)}))
 DICT = describe_actions(Dict({"a": Discrete(2), "b": Box(-1, 1, (3,))}))
 
 
 def derived(*, serial: bool = False, **knobs: Any) -> Derived:
-    return derive(make_config(**knobs), OBSERVATION, discrete(2), serial=serial)
+    return derive(make_config(**knobs), SPACES, serial=serial)
 
 
 def test_numbers_worked_by_hand() -> None:
@@ -74,9 +76,9 @@ def test_a_lock_step_run_has_the_same_numbers_in_one_process_and_as_a_fleet(seri
 def test_a_run_keeps_rollout_length_and_passes_whatever_goes_on_with_it() -> None:
     """Ten passes where the serial baseline began, also when a fleet goes on."""
     config = make_config(env_id="CartPole-v1")
-    used = as_used(config, derive(config, OBSERVATION, discrete(2), serial=True))
+    used = as_used(config, derive(config, SPACES, serial=True))
     fleet = used.model_copy(update={"actors": 4})
-    numbers = derive(fleet, OBSERVATION, discrete(2))
+    numbers = derive(fleet, SPACES)
     assert (numbers.rollout_steps, numbers.update_epochs) == (256, 10)
     assert as_used(fleet, numbers) == fleet
 
@@ -155,8 +157,8 @@ def test_the_size_of_a_rollout_is_what_its_payload_takes(
         frame_stack=frame_stack,
         network={"memory": memory, "memory_size": 32},
     )
-    numbers = derive(config, observation, action)
-    network = NetworkSpec(memory=memory, memory_size=32)
+    numbers = derive(config, EnvironmentSpaces(observation, action))
+    network = NetworkConfig(memory=memory, memory_size=32)
     spec = make_spec(
         action=action, observation=observation, rollout_steps=64, frame_stack=frame_stack, network=network
     )

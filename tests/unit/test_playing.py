@@ -10,21 +10,22 @@ from gymnasium.spaces import Dict
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.action_masks import MASK
 from dppo_redis.actions import describe_actions
+from dppo_redis.config import NetworkConfig
 from dppo_redis.environments import make_single, make_vector
 from dppo_redis.playing import Player
 from dppo_redis.spaces import MaskSpace, describe_observations
-from dppo_redis.spec import NetworkSpec, Spec
+from dppo_redis.spec import Spec
 from tests.factories import make_policy, make_spec, scattered_model, source
 from workers.collect import Eyes
 from workers.envs import Environments
 
 CASES = {
     "mask": ("tests.envs:Masked-v0", {}),
-    "lstm": ("tests.envs:Recall-v0", {"network": NetworkSpec(hidden=(8,), memory="lstm", memory_size=5)}),
+    "lstm": ("tests.envs:Recall-v0", {"network": NetworkConfig(hidden=(8,), memory="lstm", memory_size=5)}),
     "frames": ("tests.envs:Named-v0", {"frame_stack": 3}),
     "reused buffer and gru": (
         "tests.envs:Reusing-v0",
-        {"frame_stack": 2, "network": NetworkSpec(hidden=(8,), memory="gru", memory_size=5)},
+        {"frame_stack": 2, "network": NetworkConfig(hidden=(8,), memory="gru", memory_size=5)},
     ),
     "composite action": ("tests.envs:Parts-v0", {}),
 }

@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dppo_redis.config import NetworkConfig
 from dppo_redis.errors import WireError
 from dppo_redis.rollout import ARRAY_NAMES, MAX_ENVIRONMENTS, Rollout, validate
-from dppo_redis.spec import NetworkSpec, Spec
+from dppo_redis.spec import Spec
 from dppo_redis.wire import decode_rollout, encode_rollout
 from tests.factories import box, discrete, make_rollout, make_spec
 
-RECURRENT = NetworkSpec(hidden=(8,), memory="gru", memory_size=2)
+RECURRENT = NetworkConfig(hidden=(8,), memory="gru", memory_size=2)
 DISCRETE = make_spec(action=discrete(3), frame_stack=3, network=RECURRENT)
 BOX = make_spec(action=box(), frame_stack=3, network=RECURRENT)
 SPECS = pytest.mark.parametrize("spec", [DISCRETE, BOX], ids=["discrete", "box"])

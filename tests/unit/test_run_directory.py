@@ -9,12 +9,8 @@ import pytest
 from dppo_redis.config import load_toml
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.keys import check_run_name
-from dppo_redis.run_files import USED
+from dppo_redis.run_files import RunFiles
 from ops.run_directory import (
-    CONFIG,
-    IDENTITY,
-    LOCK,
-    SUMMARY,
     RunDirectory,
     check,
     choose,
@@ -108,7 +104,7 @@ class TestChoose:
 
     @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"run": 3}', '{"run": "a/b"}', "null"])
     def test_a_damaged_identity_is_named(self, tmp_path: Path, text: str) -> None:
-        (tmp_path / IDENTITY).write_text(text)
+        RunFiles(tmp_path).identity.write_text(text)
         with pytest.raises(ConfigurationError):
             run_in(tmp_path)
 
@@ -116,7 +112,7 @@ class TestChoose:
 class TestPrepare:
     def test_the_configuration_that_is_written_is_read_back_unchanged(self, tmp_path: Path) -> None:
         prepared(tmp_path / "here")
-        assert load_toml(tmp_path / "here" / CONFIG) == CONFIGURED
+        assert load_toml(RunFiles(tmp_path / "here").config) == CONFIGURED
 
     def test_the_directory_knows_its_run(self, tmp_path: Path) -> None:
         prepared(tmp_path / "here")
@@ -136,10 +132,14 @@ class TestPrepare:
 
     def test_a_run_is_removed_when_it_may_be_overwritten(self, tmp_path: Path) -> None:
         directory = prepared(tmp_path / "here")
-        for name in ("metrics.csv", USED):
+        for name in ("metrics.csv", "used.json"):
             (directory.path / name).write_text("old")
         prepared(directory.path, run="other", overwrite=True)
-        assert sorted(file.name for file in directory.path.iterdir()) == [CONFIG, IDENTITY, LOCK]
+        assert sorted(file.name for file in directory.path.iterdir()) == [
+            "config.toml",
+            "run.json",
+            "run.lock",
+        ]
         assert run_in(directory.path) == "other"
 
     def test_what_the_user_put_beside_a_run_stays_when_it_is_overwritten(self, tmp_path: Path) -> None:
@@ -191,5 +191,5 @@ class TestPrepare:
 
 def test_the_summary_is_one_json_object_beside_the_rest(tmp_path: Path) -> None:
     write_summary(tmp_path, {"reason": "target", "env_steps": 3})
-    assert json.loads((tmp_path / SUMMARY).read_text()) == {"reason": "target", "env_steps": 3}
-    assert [file.name for file in tmp_path.iterdir()] == [SUMMARY]
+    assert json.loads(RunFiles(tmp_path).summary.read_text()) == {"reason": "target", "env_steps": 3}
+    assert [file.name for file in tmp_path.iterdir()] == ["summary.json"]

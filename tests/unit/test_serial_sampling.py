@@ -9,7 +9,8 @@ import pytest
 
 from dppo_redis.config import EnvValue
 from dppo_redis.errors import EnvironmentBrokenError, StoppedError, WireError
-from dppo_redis.run_files import describe
+from dppo_redis.inspect_environment import describe, spaces_of
+from dppo_redis.run_plan import plan
 from dppo_redis.shutdown import StopRequest
 from ops.serial import make_serial
 from ops.serial_sampling import Sampling, make_sampling
@@ -82,7 +83,9 @@ def test_a_run_goes_on_where_only_its_evaluations_fail(
         env_steps=16,
         ppo={"batch_steps": 8, "minibatch_size": 8},
     )
-    serial = make_serial(config, tmp_path, Screen(io.StringIO()), StopRequest())
+    serial = make_serial(
+        plan(config, spaces_of(config), serial=True), tmp_path, Screen(io.StringIO()), StopRequest()
+    )
     with caplog.at_level(logging.ERROR, "dppo"):
         serial.run()
     serial.metrics.close()
@@ -111,7 +114,13 @@ def test_a_run_leaves_the_checkpoints_that_its_configuration_asks_for(
         ppo={"batch_steps": 8, "minibatch_size": 8},
         checkpoint={"interval_s": 3600, "milestone_steps": None if lock_step else 16},
     )
-    serial = make_serial(config, tmp_path, Screen(io.StringIO()), StopRequest(), run="mine")
+    serial = make_serial(
+        plan(config, spaces_of(config), serial=True),
+        tmp_path,
+        Screen(io.StringIO()),
+        StopRequest(),
+        run="mine",
+    )
     serial.run()
     serial.metrics.close()
     serial.sampling.close()

@@ -1,5 +1,6 @@
 """What actors and learner must agree on."""
 
+import hashlib
 import json
 import math
 from dataclasses import fields, replace
@@ -10,10 +11,11 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from dppo_redis.actions import describe_actions
-from dppo_redis.config import EnvValue
-from dppo_redis.errors import ConfigurationError
+from dppo_redis.config import EnvValue, NetworkConfig
+from dppo_redis.environment_spaces import EnvironmentSpaces
+from dppo_redis.errors import ConfigurationError, DamagedSpecError
 from dppo_redis.spaces import ObservationSpec, describe_observations
-from dppo_redis.spec import WIRE_SCHEMA, JoinSettings, NetworkSpec, RunDescription, Spec, describe_run
+from dppo_redis.spec import WIRE_SCHEMA, JoinSettings, RunDescription, Spec, describe_run
 from tests.factories import box, discrete, make_config, make_description, make_spec, source
 
 OBSERVATIONS = [
@@ -59,7 +61,7 @@ OTHERS: dict[str, list[Any]] = {
     ],
     "rollout_steps": [5],
     "network": [
-        replace(SPEC.network, **change)
+        SPEC.network.model_copy(update=change)
         for change in (
             {"hidden": (9,)},
             {"hidden": (8, 8)},
@@ -181,6 +183,48 @@ def test_a_description_that_lacks_a_part_is_a_configuration_error(missing: str) 
         RunDescription.from_text(json.dumps(values))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"surprise": 1},
+        {"memory": "elephant"},
+        {"memory_size": "64"},
+        {"memory_size": 64.0},
+        {"hidden": [8, "8"]},
+        {"hidden": None},
+        {"custom": 3},
+    ],
+    ids=str,
+)
+def test_a_network_that_is_none_damages_the_spec_also_where_the_digest_is_right(
+    change: dict[str, Any],
+) -> None:
+    values = json.loads(make_description().to_text())
+    values["spec"]["network"].update(change)
+    covered = {name: value for name, value in values["spec"].items() if name != "wire_schema"}
+    text = json.dumps(covered, sort_keys=True, separators=(",", ":"))
+    values["digest"] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    with pytest.raises(DamagedSpecError, match="spec key is unreadable"):
+        RunDescription.from_text(json.dumps(values))
+
+
+def test_the_text_of_a_description_stays_what_it_was() -> None:
+    """Actors of other releases read it."""
+    network = NetworkConfig(hidden=(8, 4), memory="gru", memory_size=2)
+    description = make_description(make_spec(network=network, wrappers=("A",), env_kwargs={"wind": 1.0}))
+    assert description.to_text() == (
+        '{"digest": "61983e107733468a", "join": {"env_timeout_s": 60.0, "envs_per_actor": 2, '
+        '"evaluation_episodes": 2, "evaluation_interval_s": 0.25, "evaluation_max_share": 0.05, '
+        '"lock_step": null, "seed": 1, "vectorization": "sync"}, "spec": {"action": {"kind": "discrete", '
+        '"n": 2, "start": 0}, "environment": {"env_id": "tests.envs:Terminating-v0", "env_kwargs": '
+        '{"wind": 1.0}, "wrappers": ["A"]}, "frame_stack": 1, "network": {"activation": "tanh", '
+        '"custom": null, "hidden": [8, 4], "memory": "gru", "memory_size": 2}, "normalise_observations": '
+        'false, "observation": [{"dtype": "float32", "high": 1.0, "kind": "vector", "path": [], '
+        '"shape": [2], "sizes": [], "starts": []}], "return_discount": null, "rollout_steps": 4, '
+        '"wire_schema": 2}}'
+    )
+
+
 # Known failure KF-WIRE-06.
 @pytest.mark.parametrize("schema", [WIRE_SCHEMA - 1, WIRE_SCHEMA + 1])
 def test_a_run_of_another_wire_schema_says_which_release_to_install(schema: int) -> None:
@@ -202,13 +246,13 @@ def test_a_learner_describes_what_its_configuration_says() -> None:
         evaluation={"episodes": 5, "interval_s": 2.0, "max_share": 0.1},
     )
     observation = ObservationSpec.vector(4, "float64")
-    description = describe_run(config, observation, discrete(2), rollout_steps=64)
+    description = describe_run(config, EnvironmentSpaces(observation, discrete(2)), rollout_steps=64)
     assert description.spec == Spec(
         environment=source("Lander-v0", "TimeLimit(max_episode_steps=3)", wind=0.5),
         observation=observation,
         action=discrete(2),
         rollout_steps=64,
-        network=NetworkSpec((32, 16), "relu", "gru", 8),
+        network=NetworkConfig(hidden=(32, 16), activation="relu", memory="gru", memory_size=8),
         frame_stack=4,
     )
     assert description.join == JoinSettings(9, 3, "async", 5, 2.0, 0.1, 600.0)

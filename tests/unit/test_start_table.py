@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from dppo_redis.environment_spaces import EnvironmentSpaces
 from dppo_redis.pacing import derive
 from dppo_redis.spaces import ObservationSpec
 from ops.view import derived_table
@@ -13,7 +14,7 @@ from tests.factories import discrete, make_config
 
 def lines(*, serial: bool = False, **knobs: Any) -> str:
     config = make_config(**knobs)
-    derived = derive(config, ObservationSpec.vector(4), discrete(2), serial=serial)
+    derived = derive(config, EnvironmentSpaces(ObservationSpec.vector(4), discrete(2)), serial=serial)
     console = Console(width=120)
     with console.capture() as capture:
         console.print(derived_table(config, derived, serial=serial))

@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
+from dppo_redis.best_policy import read_best, write_best
 from dppo_redis.config import MAX_PAYLOAD_BYTES
-from dppo_redis.environments import inspect, make_vector
+from dppo_redis.environments import make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
+from dppo_redis.inspect_environment import describe, spaces_of
 from dppo_redis.pacing import derive
-from dppo_redis.run_files import BEST_POLICY, describe, read_best, write_best
+from dppo_redis.run_files import RunFiles
+from dppo_redis.run_plan import plan
 from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import source_of
 from dppo_redis.wire import encode_weights
 from learner.warm_start import check_before_start
-from ops.run_directory import CONFIG
 from ops.serial import main as serial
 from tests.envs.episodes import Terminating
 from tests.envs.observations import Screen
@@ -45,7 +46,7 @@ from workers.evaluate import evaluate
 def test_a_refusal_leaves_the_run_that_was_to_be_overwritten(
     tmp_path: Path, refused: tuple[str, ...]
 ) -> None:
-    kept = {CONFIG: b"[ppo]\n", "checkpoints/checkpoint-000000001.pt": b"learnt"}
+    kept = {"config.toml": b"[ppo]\n", "checkpoints/checkpoint-000000001.pt": b"learnt"}
     (tmp_path / "checkpoints").mkdir()
     for name, content in kept.items():
         (tmp_path / name).write_bytes(content)
@@ -86,20 +87,20 @@ def test_a_native_vector_that_shows_other_spaces_is_not_taken() -> None:
 
 def test_a_rollout_that_is_too_large_to_send_is_refused_with_the_length_that_fits() -> None:
     config = make_config(env_id="tests.envs:Screen-v0", rollout_steps=30_000, ppo={"batch_steps": 240_000})
-    spaces = inspect(source_of(config))
+    spaces = spaces_of(config)
     with pytest.raises(ConfigurationError, match=r"set rollout_steps to (\d+) or less") as caught:
-        derive(config, spaces.observation, spaces.action)
+        derive(config, spaces)
     fitting = int(str(caught.value).split("rollout_steps to ")[1].split()[0])
-    numbers = derive(config.model_copy(update={"rollout_steps": fitting}), spaces.observation, spaces.action)
+    numbers = derive(config.model_copy(update={"rollout_steps": fitting}), spaces)
     assert 0.97 * MAX_PAYLOAD_BYTES < numbers.rollout_bytes <= MAX_PAYLOAD_BYTES
-    derive(config, spaces.observation, spaces.action, serial=True)
+    derive(config, spaces, serial=True)
 
 
 def test_a_run_that_was_started_can_be_described_whatever_its_fleet_was() -> None:
     config = make_config(env_id="CartPole-v1", actors=5, rollout_steps=256, max_staleness=1)
-    spaces = inspect(source_of(config))
+    spaces = spaces_of(config)
     with pytest.raises(ConfigurationError, match="max_staleness"):
-        derive(config, spaces.observation, spaces.action)
+        derive(config, spaces)
     assert describe(config).spec.rollout_steps == 256
 
 
@@ -107,21 +108,21 @@ def test_a_warm_start_in_lock_step_mode_is_judged_before_it_starts(tmp_path: Pat
     first = make_config(env_id="CartPole-v1", rollout_steps=64)
     spec = describe(first).spec
     (tmp_path / "old").mkdir()
-    (tmp_path / "old" / CONFIG).write_text('env_id = "CartPole-v1"\nrollout_steps = 64\n')
-    (tmp_path / "old" / BEST_POLICY).write_bytes(encode_weights(make_weights(spec)))
+    RunFiles(tmp_path / "old").config.write_text('env_id = "CartPole-v1"\nrollout_steps = 64\n')
+    RunFiles(tmp_path / "old").best_policy.write_bytes(encode_weights(make_weights(spec)))
     config = make_config(env_id="CartPole-v1", lock_step=True, init_from=str(tmp_path / "old"))
-    check_before_start(config, inspect(source_of(config)), tmp_path / "new")
+    check_before_start(plan(config, spaces_of(config), serial=False), tmp_path / "new")
 
 
 def test_a_best_policy_with_a_changed_byte_is_refused(tmp_path: Path) -> None:
     spec = make_spec()
     weights = make_weights(spec)
     write_best(tmp_path, weights)
-    content = (tmp_path / BEST_POLICY).read_bytes()
+    content = RunFiles(tmp_path).best_policy.read_bytes()
     read = read_best(tmp_path, spec).arrays
     assert all(np.array_equal(read[name], array) for name, array in weights.arrays.items())
     for place in range(0, len(content), 7):
-        (tmp_path / BEST_POLICY).write_bytes(
+        RunFiles(tmp_path).best_policy.write_bytes(
             content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
         )
         with pytest.raises(ConfigurationError):

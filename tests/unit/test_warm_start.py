@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from dppo_redis.config import NetworkConfig
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.exports import Export, write_export
 from dppo_redis.ledger import Books, Ledger
-from dppo_redis.spec import NetworkSpec, Spec
+from dppo_redis.spec import Spec
 from dppo_redis.weights import Weights
 from learner.checkpoint import Checkpoints, Snapshot
 from learner.intake import Marks
@@ -110,7 +111,7 @@ def test_rollout_length_and_environment_arguments_may_differ(kind: Any, tmp_path
         (make_spec(), "normalise_observations: False != True"),
         (
             make_spec(
-                normalise_observations=True, network=NetworkSpec(hidden=(8,), memory="gru", memory_size=4)
+                normalise_observations=True, network=NetworkConfig(hidden=(8,), memory="gru", memory_size=4)
             ),
             "'gru'.* != .*'none'",
         ),

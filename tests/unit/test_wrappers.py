@@ -8,8 +8,9 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import FilterObservation, RecordEpisodeStatistics, TimeLimit
 
-from dppo_redis.environments import inspect, make_single, make_vector
+from dppo_redis.environments import make_single, make_vector
 from dppo_redis.errors import ConfigurationError
+from dppo_redis.inspect_environment import inspect
 from dppo_redis.rollout import Rollout
 from dppo_redis.spaces import ObservationSpec
 from tests.factories import TERMINATING, make_config, source
