@@ -6,9 +6,8 @@ opens an entry it found pending, and lowers it again once the entry has proved h
 again after a flap of the network leaves the count alone, so that flaps cost no good entry.
 """
 
-from collections import deque
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import groupby
 from typing import Any, cast
 
 from dppo_redis.entry import Entry
@@ -27,6 +26,11 @@ class _Waiting:
     count: int  # of deliveries, from when this process gets it
     deaths: int  # processes before this one that had it
 
+    @property
+    def is_suspect(self) -> bool:
+        """What may have killed two processes is opened alone, when there is nothing else to do."""
+        return 1 < self.deaths < POISON_DEATHS
+
 
 class PendingEntries:
     """What is pending for the learner's one consumer. Redis errors pass through."""
@@ -36,8 +40,7 @@ class PendingEntries:
         self._key = key
         self._is_known = False
         self._is_judged = False
-        self._waiting: deque[_Waiting] = deque()  # in order of arrival
-        self._suspects: deque[_Waiting] = deque()
+        self._waiting: dict[bytes, _Waiting] = {}  # in order of arrival
         self._on_trial: list[bytes] = []  # with a raised count
 
     def look(self) -> None:
@@ -46,14 +49,9 @@ class PendingEntries:
             return
         found = self._list()
         if not self._is_judged:  # once per process: later counts say nothing about earlier ones
-            found_dead = [_Waiting(entry_id, count + 1, count) for entry_id, count in found]
-            # What may have killed two processes is opened alone, when there is nothing else to do.
-            self._suspects = deque(e for e in found_dead if 1 < e.deaths < POISON_DEATHS)
-            self._waiting = deque(e for e in found_dead if e not in self._suspects)
+            self._waiting = {i: _Waiting(i, count + 1, count) for i, count in found}
         else:
-            judged = {entry.id: entry for entry in (*self._waiting, *self._suspects)}
-            self._waiting = deque(judged.get(i, _Waiting(i, count, 0)) for i, count in found)
-            self._waiting = deque(e for e in self._waiting if e not in self._suspects)
+            self._waiting = {i: self._waiting.get(i, _Waiting(i, count, 0)) for i, count in found}
         self._is_known = self._is_judged = True
 
     def look_again(self) -> None:
@@ -63,27 +61,28 @@ class PendingEntries:
     def forget(self) -> None:
         """The group is gone, and its list with it."""
         self._waiting.clear()
-        self._suspects.clear()
         self._on_trial.clear()
 
     @property
     def has_suspects(self) -> bool:
         """Whether entries wait that killed processes before."""
-        return bool(self._suspects)
+        return any(entry.is_suspect for entry in self._waiting.values())
 
     def take(self, count: int) -> list[Entry]:
         """Up to `count` entries in order of arrival; empty once all were handed out."""
         entries: list[Entry] = []
-        while self._waiting and not entries:  # none of those asked for may be left in the stream
-            entries = self._claim(list(takewhile(self._like_first, self._waiting))[:count])
+        while not entries and (ordinary := self._select(suspect=False)):  # all of one claim may be trimmed
+            _, alike = next(groupby(ordinary, lambda entry: (entry.count, entry.deaths)))
+            entries = self._claim(list(alike)[:count])
         return entries
-
-    def _like_first(self, entry: _Waiting) -> bool:
-        return (entry.count, entry.deaths) == (self._waiting[0].count, self._waiting[0].deaths)
 
     def take_suspect(self) -> list[Entry]:
         """One entry that killed processes before; empty where there is none."""
-        return self._claim([self._suspects[0]]) if self._suspects else []
+        suspects = self._select(suspect=True)
+        return self._claim(suspects[:1]) if suspects else []
+
+    def _select(self, *, suspect: bool) -> list[_Waiting]:
+        return [entry for entry in self._waiting.values() if entry.is_suspect is suspect]
 
     def survived(self) -> None:
         """What was handed out has been opened, and this process lives."""
@@ -96,9 +95,8 @@ class PendingEntries:
         if first.count > 1:
             self._on_trial += [entry.id for entry in wanted]
         found = self._claim_as([entry.id for entry in wanted], first.count)
-        queue = self._suspects if first in self._suspects else self._waiting
-        for _ in wanted:  # only now: an error leaves them waiting
-            queue.popleft()
+        for entry in wanted:  # only now: an error leaves them waiting
+            del self._waiting[entry.id]
         return [Entry(entry_id, values, first.deaths) for entry_id, values in found if values]
 
     def _claim_as(self, ids: list[bytes], count: int, *, justid: bool = False) -> list[Any]:

@@ -1,11 +1,13 @@
 """What a rollout is: facts that an actor saw, and the checks they must pass.
 
-T steps of N environments sampled with one weights version; arrays are [T, N, ...]. No socket,
-clock or file. What the flags mean for a return is decided in `learner/advantages.py` alone.
+T steps of N environments sampled with one weights version, in which E rows ended an episode. The
+annotations of `Rollout` are the only table of its arrays, in wire order: buffers, wire, checks and
+batch follow from them. No socket, clock or file. What the flags mean for a return is decided in
+`learner/advantages.py` alone.
 """
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -19,23 +21,45 @@ MAX_ENVIRONMENTS = 65_536
 
 
 @dataclass(frozen=True)
+class Layout:
+    """One array of a rollout: the axes it has, and what stands at each place of them."""
+
+    axes: Literal["TN", "N", "E"]  # steps, environments, ended rows in row order
+    row: Literal["observation", "frames", "action", "memory", "float32", "float64", "int32", "bool"]
+
+
+@dataclass(frozen=True)
 class Rollout:
     """One actor's rollout. Arrays may be views of buffers that the collector uses again."""
 
-    observations: Array  # [T, N, *row] single frames, what the policy saw before acting at t
-    actions: Array  # [T, N, *row], see ActionSpec: indices counted from 0, real numbers raw
-    log_probs: FloatArray  # [T, N], of the action under the weights that chose it
-    rewards: FloatArray  # [T, N], raw, for the action at t
-    terminated: BoolArray  # [T, N], the episode ended for good after the action at t
-    truncated: BoolArray  # [T, N], it was cut off after the action at t
-    valid: BoolArray  # [T, N], a real step; False for the dummy step of an automatic reset
-    final_observations: Array  # [E, *row], true last observation of each ended row, in row order
-    last_observations: Array  # [N, *row], the observation after the last step
-    frames_before: Array  # [N, k - 1, *row], the frames before the first row, oldest first
-    memory: FloatArray  # [N, S], state of the recurrent layer before the first row
-    discounted_returns: npt.NDArray[np.float64]  # [N], running ones before the first step; 0 if not asked for
-    episode_returns: FloatArray  # [E], undiscounted, of the episodes that ended here, in row order
-    episode_lengths: npt.NDArray[np.int32]  # [E], steps
+    # Single frames, what the policy saw before acting at t.
+    observations: Annotated[Array, Layout("TN", "observation")]
+    # See ActionSpec: indices counted from 0, real numbers raw.
+    actions: Annotated[Array, Layout("TN", "action")]
+    # Of the action under the weights that chose it.
+    log_probs: Annotated[FloatArray, Layout("TN", "float32")]
+    # Raw, for the action at t.
+    rewards: Annotated[FloatArray, Layout("TN", "float32")]
+    # The episode ended for good after the action at t.
+    terminated: Annotated[BoolArray, Layout("TN", "bool")]
+    # It was cut off after the action at t.
+    truncated: Annotated[BoolArray, Layout("TN", "bool")]
+    # A real step; False for the dummy step of an automatic reset.
+    valid: Annotated[BoolArray, Layout("TN", "bool")]
+    # The true last observation of each ended row.
+    final_observations: Annotated[Array, Layout("E", "observation")]
+    # The observation after the last step.
+    last_observations: Annotated[Array, Layout("N", "observation")]
+    # The k - 1 frames before the first row, oldest first.
+    frames_before: Annotated[Array, Layout("N", "frames")]
+    # State of the recurrent layer before the first row.
+    memory: Annotated[FloatArray, Layout("N", "memory")]
+    # Running ones before the first step; 0 if not asked for.
+    discounted_returns: Annotated[npt.NDArray[np.float64], Layout("N", "float64")]
+    # Undiscounted, of the episodes that ended here.
+    episode_returns: Annotated[FloatArray, Layout("E", "float32")]
+    # Steps.
+    episode_lengths: Annotated[npt.NDArray[np.int32], Layout("E", "int32")]
 
     @property
     def steps(self) -> int:
@@ -48,9 +72,35 @@ class Rollout:
         return self.terminated | self.truncated
 
 
-ARRAY_NAMES = tuple(f.name for f in fields(Rollout))
-OBSERVATION_NAMES = ("observations", "final_observations", "last_observations", "frames_before")
-_FLOATS = ("log_probs", "rewards", "memory", "discounted_returns", "episode_returns")
+LAYOUTS: dict[str, Layout] = {f.name: get_args(f.type)[1] for f in fields(Rollout)}
+ARRAY_NAMES = tuple(LAYOUTS)
+OBSERVATION_NAMES = tuple(n for n, layout in LAYOUTS.items() if layout.row in ("observation", "frames"))
+_FLOATS = tuple(n for n, layout in LAYOUTS.items() if layout.row in ("float32", "float64", "memory"))
+
+
+def row_layout(spec: Spec) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Shape and dtype of what stands at one place of each array, by name."""
+    row, dtype = spec.observation.row_shape, spec.observation.row_dtype
+    kinds = {
+        "observation": (row, dtype),
+        "frames": ((spec.frame_stack - 1, *row), dtype),
+        "action": (spec.action.row_shape, spec.action.wire_dtype),
+        "memory": ((spec.network.state_size,), np.dtype(np.float32)),
+    }
+    return {n: kinds.get(layout.row) or ((), np.dtype(layout.row)) for n, layout in LAYOUTS.items()}
+
+
+def array_layout(spec: Spec, n: int, ended: int) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Shape and dtype of each array of a rollout of N environments with E ended rows, by name."""
+    lengths = {"TN": (spec.rollout_steps, n), "N": (n,), "E": (ended,)}
+    rows = row_layout(spec)
+    return {name: (lengths[LAYOUTS[name].axes] + row, dtype) for name, (row, dtype) in rows.items()}
+
+
+def allocate(spec: Spec, n: int) -> Rollout:
+    """A rollout of N environments to write into, without an ended row."""
+    layout = array_layout(spec, n, ended=0)
+    return Rollout(**{name: np.empty(shape, dtype) for name, (shape, dtype) in layout.items()})
 
 
 @dataclass(frozen=True)
@@ -85,7 +135,11 @@ def check_layout(rollout: Rollout, spec: Spec) -> None:
     t, n = rollout.rewards.shape
     if t != spec.rollout_steps or not 1 <= n <= MAX_ENVIRONMENTS:
         raise WireError("shape", f"T={t}, N={n}; the spec has T={spec.rollout_steps}")
-    _check_arrays(rollout, spec, t, n)
+    for name in ("terminated", "truncated"):  # the number of ended rows is counted from these
+        _check_array(name, getattr(rollout, name), (t, n), np.dtype(np.bool_))
+    ended = int(np.count_nonzero(rollout.ends))
+    for name, (shape, dtype) in array_layout(spec, n, ended).items():
+        _check_array(name, getattr(rollout, name), shape, dtype)
 
 
 def check_values(rollout: Rollout, spec: Spec) -> None:
@@ -119,34 +173,8 @@ def _check_actions(rollout: Rollout, spec: Spec) -> None:
         raise WireError("action", "one that its action mask forbids")
 
 
-def _check_arrays(rollout: Rollout, spec: Spec, t: int, n: int) -> None:
-    rows = (t, n)
-    for name in ("terminated", "truncated"):  # the number of ended rows is counted from these
-        _check_array(name, getattr(rollout, name), rows, np.bool_)
-    ended = (int(np.count_nonzero(rollout.ends)),)
-    row, row_dtype = spec.observation.row_shape, spec.observation.row_dtype
-    expected: dict[str, tuple[tuple[int, ...], Any]] = {
-        "observations": (rows + row, row_dtype),
-        "actions": (rows + spec.action.row_shape, spec.action.wire_dtype),
-        "log_probs": (rows, np.float32),
-        "rewards": (rows, np.float32),
-        "terminated": (rows, np.bool_),
-        "truncated": (rows, np.bool_),
-        "valid": (rows, np.bool_),
-        "final_observations": (ended + row, row_dtype),
-        "last_observations": ((n, *row), row_dtype),
-        "frames_before": ((n, spec.frame_stack - 1, *row), row_dtype),
-        "memory": ((n, spec.network.state_size), np.float32),
-        "discounted_returns": ((n,), np.float64),
-        "episode_returns": (ended, np.float32),
-        "episode_lengths": (ended, np.int32),
-    }
-    for name, (shape, dtype) in expected.items():
-        _check_array(name, getattr(rollout, name), shape, dtype)
-
-
-def _check_array(name: str, array: Array, shape: tuple[int, ...], dtype: Any) -> None:
+def _check_array(name: str, array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     if array.dtype != dtype:
-        raise WireError("dtype", f"{name} is {array.dtype}, not {np.dtype(dtype)}")
+        raise WireError("dtype", f"{name} is {array.dtype}, not {dtype}")
     if array.shape != shape:
         raise WireError("shape", f"{name} is {array.shape}, not {shape}")

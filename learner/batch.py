@@ -13,77 +13,39 @@ from torch import Tensor
 
 from dppo_redis.networks import Inputs, Sequences
 from dppo_redis.policy import Actions
-from dppo_redis.rollout import Rollout
-from dppo_redis.spaces import Array, BoolArray, FloatArray
+from dppo_redis.rollout import LAYOUTS, Rollout
 
 
 @dataclass(frozen=True)
-class Batch:
-    """The rollouts of one update, [T, N] with N summed over them."""
+class Batch(Rollout):
+    """The rollouts of one update as one that is as wide as all of them; copies.
 
-    observations: Array  # [T, N, *row], single frames
-    actions: Array  # [T, N, *row]
-    log_probs: FloatArray  # [T, N]
-    rewards: FloatArray  # [T, N]
-    terminated: BoolArray  # [T, N]
-    truncated: BoolArray  # [T, N]
-    valid: BoolArray  # [T, N]
-    final_observations: Array  # [E, *row], of the ended rows of the stacked arrays, in row order
-    last_observations: Array  # [N, *row]
-    frames_before: Array  # [N, k - 1, *row]
-    memory: FloatArray  # [N, S]
-    discounted_returns: npt.NDArray[np.float64]  # [N], running ones before the first step
-    episode_returns: FloatArray  # [E], in order of arrival
+    Its episodes are in order of arrival: those of the first rollout, then those of the second ...
+    """
+
     staleness: npt.NDArray[np.int64]  # [N], updates, of the rollout that each column came in
-
-    @property
-    def steps(self) -> int:
-        """Valid rows."""
-        return int(np.count_nonzero(self.valid))
-
-    @property
-    def ends(self) -> BoolArray:
-        """[T, N], rows after which an episode ended, for either reason."""
-        return self.terminated | self.truncated
 
 
 def stack(rollouts: Sequence[Rollout], staleness: Sequence[int] | None = None) -> Batch:
     """Copy rollouts, in the order given, into one batch; all of staleness 0 where none is given."""
-
-    def side_by_side(name: str, axis: int = 1) -> Array:
-        return np.concatenate([getattr(rollout, name) for rollout in rollouts], axis=axis)
-
-    return Batch(
-        observations=side_by_side("observations"),
-        actions=side_by_side("actions"),
-        log_probs=side_by_side("log_probs"),
-        rewards=side_by_side("rewards"),
-        terminated=side_by_side("terminated"),
-        truncated=side_by_side("truncated"),
-        valid=side_by_side("valid"),
-        final_observations=_final_observations(rollouts),
-        last_observations=side_by_side("last_observations", axis=0),
-        frames_before=side_by_side("frames_before", axis=0),
-        memory=side_by_side("memory", axis=0),
-        discounted_returns=side_by_side("discounted_returns", axis=0),
-        episode_returns=side_by_side("episode_returns", axis=0),
-        staleness=np.repeat(
-            np.asarray(staleness or [0] * len(rollouts)), [r.rewards.shape[1] for r in rollouts]
-        ),
-    )
+    arrays = {
+        name: np.concatenate([getattr(rollout, name) for rollout in rollouts], axis=len(layout.axes) - 1)
+        for name, layout in LAYOUTS.items()
+    }
+    arrays["final_observations"] = arrays["final_observations"][_row_order(rollouts)]
+    widths = [rollout.rewards.shape[1] for rollout in rollouts]
+    return Batch(**arrays, staleness=np.repeat(np.asarray(staleness or [0] * len(rollouts)), widths))
 
 
-def _final_observations(rollouts: Sequence[Rollout]) -> Array:
-    """Each rollout's final observations are in its own row order; bring them into the batch's."""
+def _row_order(rollouts: Sequence[Rollout]) -> npt.NDArray[np.int64]:
+    """Each rollout's ended rows are in its own row order; the places of them all in the batch's."""
     offsets = np.cumsum([0] + [rollout.rewards.shape[1] for rollout in rollouts])
     steps, places = [], []
     for rollout, offset in zip(rollouts, offsets, strict=False):
         t, n = np.nonzero(rollout.ends)
         steps.append(t)
         places.append(n + offset)
-    order = np.lexsort((np.concatenate(places), np.concatenate(steps)))
-    result: Array = np.concatenate([rollout.final_observations for rollout in rollouts])[order]
-    return result
+    return np.lexsort((np.concatenate(places), np.concatenate(steps)))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dppo_redis.config import EnvValue, NetworkConfig, PpoConfig, RunConfig
 from dppo_redis.environments import _make_plain
 from dppo_redis.networks import Inputs, to_inputs
 from dppo_redis.policy import Actions, ActorCritic, to_actions
-from dppo_redis.rollout import Rollout, RolloutHeader
+from dppo_redis.rollout import LAYOUTS, Rollout, RolloutHeader, array_layout
 from dppo_redis.spaces import Array, BoolArray, Field, FloatArray, ObservationSpec
 from dppo_redis.spec import EnvironmentSource, JoinSettings, RunDescription, Spec
 from dppo_redis.weights import Weights
@@ -179,34 +179,35 @@ def make_rollout(
     """
     rng = np.random.default_rng(seed)
     rows = (spec.rollout_steps, count)
-    flags = {"terminated": terminated, "truncated": truncated, "invalid": invalid}
-    marks = {name: _marked(rows, places) for name, places in flags.items()}
-    observations = random_observations(rng, rows, spec)
-    actions = random_actions(rng, rows, spec.action)
-    rewards = normal(rng, *rows)
-    log_probs = -np.abs(normal(rng, *rows))
+    ended, cut, dummy = (_marked(rows, places) for places in (terminated, truncated, invalid))
+    layout = array_layout(spec, count, int((ended | cut).sum()))
+    found = {name: _random_array(rng, LAYOUTS[name].row, *shape, spec) for name, shape in layout.items()}
+    log_probs = -np.abs(found["log_probs"])
     if policy is not None:
-        flat = observations.reshape(-1, *spec.observation.row_shape)
-        log_probs = policy.log_probs(policy.outputs(flat).reshape(*rows, -1), actions)
-    ends = marks["terminated"] | marks["truncated"]
-    returns, lengths = slow_episodes(rewards, ends, ~marks["invalid"])
-    rollout = Rollout(
-        observations=observations,
-        actions=actions,
+        flat = found["observations"].reshape(-1, *spec.observation.row_shape)
+        log_probs = policy.log_probs(policy.outputs(flat).reshape(*rows, -1), found["actions"])
+    returns, lengths = slow_episodes(found["rewards"], ended | cut, ~dummy)
+    rollout = replace(
+        Rollout(**found),
         log_probs=log_probs,
-        rewards=rewards,
-        terminated=marks["terminated"],
-        truncated=marks["truncated"],
-        valid=~marks["invalid"],
-        final_observations=random_observations(rng, (int(ends.sum()),), spec),
-        last_observations=random_observations(rng, (count,), spec),
-        frames_before=random_observations(rng, (count, spec.frame_stack - 1), spec),
-        memory=normal(rng, count, spec.network.state_size),
-        discounted_returns=rng.standard_normal(count),
+        terminated=ended,
+        truncated=cut,
+        valid=~dummy,
         episode_returns=np.array(returns, np.float32),
         episode_lengths=np.array(lengths, np.int32),
     )
     return replace(rollout, **arrays)
+
+
+def _random_array(
+    rng: np.random.Generator, row: str, shape: tuple[int, ...], dtype: np.dtype[Any], spec: Spec
+) -> Array:
+    """Random rows and real numbers; zeros where it holds flags or counts."""
+    if row in ("observation", "frames"):
+        return random_observations(rng, shape[: len(shape) - len(spec.observation.row_shape)], spec)
+    if row == "action":
+        return random_actions(rng, shape[:2], spec.action)
+    return rng.standard_normal(shape, dtype.type) if dtype.kind == "f" else np.zeros(shape, dtype)
 
 
 def inputs_of(spec: Spec, rows: Array) -> Inputs:

@@ -4,7 +4,7 @@ One policy forward for all N environments per step, log-probabilities for the wh
 once, arrays allocated once. Knows no Redis and no learner.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,23 +12,12 @@ from dppo_redis.acting import ActingPolicy
 from dppo_redis.errors import EnvironmentBrokenError, StoppedError
 from dppo_redis.features import push_frame
 from dppo_redis.normaliser import discounted_returns
-from dppo_redis.rollout import Rollout
+from dppo_redis.rollout import Rollout, allocate
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spaces import Array, BoolArray, FloatArray
 from dppo_redis.spec import Spec
 from workers.envs import Environments, Step
 from workers.seeding import ActorSeeds
-
-
-@dataclass
-class _Buffers:
-    observations: Array  # [T, N, *row]
-    outputs: FloatArray  # [T, N, logits and means]
-    actions: Array  # [T, N, *row]
-    rewards: FloatArray  # [T, N]
-    terminated: BoolArray  # [T, N]
-    truncated: BoolArray  # [T, N]
-    valid: BoolArray  # [T, N]
 
 
 class Eyes:
@@ -88,7 +77,9 @@ class Collector:
         self.environments = environments
         self.spec = spec
         self._generator = np.random.default_rng(seeds.sampling)
-        self._buffers = _allocate(spec, environments.count)
+        self._buffers = allocate(spec, environments.count)
+        shape = (spec.rollout_steps, environments.count, spec.action.outputs)  # T, N, logits and means
+        self._outputs = np.empty(shape, np.float32)
         self._eyes = Eyes(spec, environments.reset())
         self._returns = np.zeros(environments.count)  # of the running episodes, float64
         self._discounted = np.zeros(environments.count)  # the same, discounted, where the spec asks for it
@@ -113,7 +104,7 @@ class Collector:
                 raise StoppedError("stopped in the middle of a rollout")
             buffers.observations[t] = eyes.newest
             outputs, memory = policy.step(eyes.rows, eyes.memory)
-            buffers.outputs[t] = outputs
+            self._outputs[t] = outputs
             actions = policy.sample(outputs, noise[t])
             buffers.actions[t] = actions
             step = self.environments.step(policy.action.to_environment(actions))
@@ -143,17 +134,10 @@ class Collector:
             )
             # As with a running return, a broken reward spoils its own rollout only.
             self._discounted = np.nan_to_num(self._discounted, nan=0, posinf=0, neginf=0)
-        row = self.spec.observation
-        empty = np.empty((0, *row.row_shape), row.row_dtype)
-        return Rollout(
-            observations=buffers.observations,
-            actions=buffers.actions,
-            log_probs=policy.log_probs(buffers.outputs, buffers.actions),
-            rewards=buffers.rewards,
-            terminated=buffers.terminated,
-            truncated=buffers.truncated,
-            valid=buffers.valid,
-            final_observations=np.concatenate(finals) if finals else empty,
+        return replace(
+            buffers,
+            log_probs=policy.log_probs(self._outputs, buffers.actions),
+            final_observations=np.concatenate(finals) if finals else buffers.final_observations,
             last_observations=self._eyes.newest,
             frames_before=frames_before,
             memory=memory,
@@ -191,16 +175,3 @@ def _since_previous(totals: Array, by_place: Array, same: BoolArray) -> Array:
     result = np.empty_like(ordered)
     result[by_place] = ordered
     return result
-
-
-def _allocate(spec: Spec, count: int) -> _Buffers:
-    rows = (spec.rollout_steps, count)
-    return _Buffers(
-        observations=np.empty(rows + spec.observation.row_shape, spec.observation.row_dtype),
-        outputs=np.empty((*rows, spec.action.outputs), np.float32),
-        actions=np.empty(rows + spec.action.row_shape, spec.action.wire_dtype),
-        rewards=np.empty(rows, np.float32),
-        terminated=np.empty(rows, np.bool_),
-        truncated=np.empty(rows, np.bool_),
-        valid=np.empty(rows, np.bool_),
-    )

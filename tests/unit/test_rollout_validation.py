@@ -8,7 +8,7 @@ import pytest
 
 from dppo_redis.config import NetworkConfig
 from dppo_redis.errors import WireError
-from dppo_redis.rollout import ARRAY_NAMES, MAX_ENVIRONMENTS, Rollout, validate
+from dppo_redis.rollout import ARRAY_NAMES, MAX_ENVIRONMENTS, Rollout, array_layout, validate
 from dppo_redis.spec import Spec
 from dppo_redis.wire import decode_rollout, encode_rollout
 from tests.factories import box, discrete, make_rollout, make_spec
@@ -51,6 +51,29 @@ def changed(array: Any, place: tuple[int, ...], value: float) -> Any:
 def test_a_good_rollout_passes_before_and_after_the_wire(spec: Spec) -> None:
     validate(good(spec), spec)
     validate(decode_rollout(encode_rollout(good(spec)), spec), spec)
+
+
+def test_the_table_of_arrays_gives_these_dtypes_and_shapes_in_this_order() -> None:
+    """T = 4, N = 5, E = 6; observations of two numbers, three frames, a memory of two."""
+    found = {name: (dtype.name, shape) for name, (shape, dtype) in array_layout(BOX, 5, 6).items()}
+    expected = {
+        "observations": ("float32", (4, 5, 2)),
+        "actions": ("float32", (4, 5, 2)),
+        "log_probs": ("float32", (4, 5)),
+        "rewards": ("float32", (4, 5)),
+        "terminated": ("bool", (4, 5)),
+        "truncated": ("bool", (4, 5)),
+        "valid": ("bool", (4, 5)),
+        "final_observations": ("float32", (6, 2)),
+        "last_observations": ("float32", (5, 2)),
+        "frames_before": ("float32", (5, 2, 2)),
+        "memory": ("float32", (5, 2)),
+        "discounted_returns": ("float64", (5,)),
+        "episode_returns": ("float32", (6,)),
+        "episode_lengths": ("int32", (6,)),
+    }
+    assert list(found.items()) == list(expected.items())
+    assert array_layout(DISCRETE, 5, 6)["actions"] == ((4, 5), np.dtype(np.int64))
 
 
 @SPECS
