@@ -29,6 +29,11 @@ class Step:
     valid: BoolArray  # [N], False for the dummy step of an automatic reset
     final_observations: Array | None  # [E, *row] of the environments that ended; None if none did
 
+    @property
+    def begins(self) -> BoolArray:
+        """[N], True where the observation to act on next begins an episode."""
+        return self.terminated | self.truncated | ~self.valid
+
 
 class Environments:
     """N environments stepped together."""

@@ -28,6 +28,7 @@ from dppo_redis.files import write_aside
 from dppo_redis.history import NO_HISTORY, History, arrays_digest
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
+from dppo_redis.policy_state import PolicyState
 from dppo_redis.redis_client import Patience, connect
 from dppo_redis.run_files import write_best
 from dppo_redis.run_store import STOP, Evaluation, RunStore
@@ -36,7 +37,6 @@ from dppo_redis.spec import RunDescription
 from dppo_redis.weight_store import WeightStore
 from dppo_redis.weights import Weights
 from workers.__main__ import wait_for_description
-from workers.collect import Eyes
 from workers.envs import Environments
 from workers.loop import check_run
 from workers.seeding import evaluation_seeds
@@ -125,7 +125,7 @@ def _play_one_each(
     sampling: np.random.Generator | None,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """Returns [N] and lengths [N] of the first episode of each environment."""
-    eyes = Eyes(policy.spec, environments.reset())
+    state = PolicyState(policy.spec, environments.reset())
     running = np.ones(environments.count, dtype=np.bool_)
     returns = np.zeros(environments.count)
     lengths = np.zeros(environments.count, dtype=np.int64)
@@ -137,13 +137,9 @@ def _play_one_each(
                 f"an episode has not ended after {LONGEST_EPISODE:,} steps: an environment that may go on "
                 "for ever needs a limit, for example --wrappers 'TimeLimit(max_episode_steps=1000)'"
             )
-        outputs, memory = policy.step(eyes.rows, eyes.memory)
-        if sampling is None:
-            actions = policy.greedy(outputs)
-        else:
-            actions = policy.sample(outputs, policy.noise(sampling, 1, environments.count)[0])
+        actions = policy.actions(state.outputs(policy), sampling)
         step = environments.step(policy.action.to_environment(actions))
-        eyes.see(step, memory)
+        state.observe(step.observations, step.begins)
         returns[running] += step.rewards[running]
         lengths[running] += 1
         running &= ~(step.terminated | step.truncated)
