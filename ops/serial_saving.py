@@ -7,13 +7,13 @@ from pathlib import Path
 from dppo_redis.config import RunConfig
 from dppo_redis.errors import CheckpointError
 from dppo_redis.ledger import Books, Ledger
+from dppo_redis.lineage import Lineage
 from dppo_redis.run_files import CHECKPOINTS
+from dppo_redis.sequence_numbers import Marks
 from dppo_redis.spec import RunDescription
 from learner.checkpoint import Checkpoints, Snapshot, is_milestone
-from learner.intake import Marks
 from learner.ppo_update import PpoUpdate
 from learner.progress import Progress
-from learner.staleness import Lineage
 
 _log = logging.getLogger("dppo")
 

@@ -26,10 +26,10 @@ from dppo_redis.ledger import Outcome
 from dppo_redis.redis_client import Client
 from dppo_redis.rollout_stream import RolloutProducer
 from dppo_redis.run_store import RunStore
+from dppo_redis.sequence_numbers import Marks
 from dppo_redis.shutdown import StopRequest
 from learner.__main__ import _serve
 from learner.authority import Authority
-from learner.intake import Marks
 from learner.staleness import Verdict
 from tests.chaos.checker import check
 from tests.chaos.proxy import Proxy
