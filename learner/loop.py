@@ -14,7 +14,8 @@ from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.lock_step import LockStep
 from dppo_redis.logs import Rarely
 from dppo_redis.redis_client import Patience, TransientError, translated
-from dppo_redis.run_store import PAUSE, RUN, STOP, Evaluation, RunStore
+from dppo_redis.reports import Evaluation
+from dppo_redis.run_store import PAUSE, RUN, STOP, RunStore
 from dppo_redis.shutdown import StopRequest
 from learner.asking import Asking
 from learner.authority import Authority

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from dppo_redis.acting import ActingPolicy
+from dppo_redis.best_policy import BestPolicy
 from dppo_redis.config import RunConfig
 from dppo_redis.environments import inspect
 from dppo_redis.errors import (
@@ -25,7 +26,7 @@ from dppo_redis.errors import (
 )
 from dppo_redis.logs import configure
 from dppo_redis.pacing import as_used, derive
-from dppo_redis.run_store import Evaluation
+from dppo_redis.reports import Evaluation
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import RunDescription, describe_run, source_of
 from dppo_redis.weights import Weights
@@ -45,7 +46,7 @@ from ops.run_directory import check, choose, claim, prepare, write_summary
 from ops.serial_sampling import Sampling, make_sampling
 from ops.serial_saving import Saving
 from ops.view import Screen, derived_table, progress_stream, summary_table
-from workers.evaluate import evaluate, keep_best
+from workers.episodes import evaluate
 from workers.watchdog import Watchdog
 
 _LINE_PERIOD_S = 2.0
@@ -73,7 +74,7 @@ class Serial:
         self.history = PolicyHistory(self.age)
         self.goal = Goal(self.config.env_steps, self.config.target_return, self.config.target_on)
         self.evaluation: Evaluation | None = None
-        self.best: float | None = None
+        self.best = BestPolicy(self.run_dir)
         self.finished: Finished | None = None
         self.began = time.monotonic()
         self.next_evaluation = 0.0
@@ -129,18 +130,10 @@ class Serial:
         except EnvironmentBrokenError as error:
             _log.error("no evaluation: %s", error)
         else:
-            if self.best is None or self.evaluation.return_mean > self.best:
-                self.best = self.evaluation.return_mean
-                self._keep(policy.weights, self.evaluation)
+            self.best.consider(policy.weights, self.evaluation)
         took_s = time.monotonic() - started
         pause_s = max(self.config.evaluation.interval_s, took_s / self.config.evaluation.max_share - took_s)
         self.next_evaluation = time.monotonic() + pause_s
-
-    def _keep(self, weights: Weights, evaluation: Evaluation) -> None:
-        try:
-            keep_best(self.run_dir, weights, evaluation)
-        except OSError as error:
-            _log.error("cannot keep the best policy: %s", error)
 
     def _is_evaluated(self) -> bool:
         return self.evaluation is not None and self.evaluation.update == self.progress.update

@@ -39,7 +39,7 @@ from tests.factories import make_config, make_model
 from tests.integration.actor_side import SLOT, make_actor
 from tests.integration.learner_side import in_background
 from tests.integration.test_learner import config_of, description_of
-from workers.__main__ import build_collector
+from workers.build import build_collector
 
 LIMIT = make_config(env_id="CartPole-v1").max_staleness
 CONFIG = config_of(env_steps=10**9)

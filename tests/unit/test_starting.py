@@ -33,8 +33,8 @@ from tests.factories import (
     make_weights,
     source,
 )
-from workers.__main__ import build_collector
-from workers.evaluate import evaluate
+from workers.build import build_collector
+from workers.episodes import evaluate
 
 
 @pytest.mark.parametrize(
