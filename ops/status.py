@@ -120,7 +120,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps(status_json(status)))
     else:
-        from ops.view import make_console, render
+        from ops.tables import make_console
+        from ops.view import render
 
         make_console().print(render(status))
     return ExitStatus.DONE

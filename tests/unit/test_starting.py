@@ -20,7 +20,7 @@ from dppo_redis.spec import source_of
 from dppo_redis.wire import encode_weights
 from learner.warm_start import check_before_start
 from ops.run_directory import CONFIG
-from ops.serial import main as serial
+from ops.serial_command import main as serial
 from tests.envs.episodes import Terminating
 from tests.envs.observations import Screen
 from tests.factories import (
