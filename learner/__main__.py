@@ -26,20 +26,20 @@ from dppo_redis.pacing import Derived, derive
 from dppo_redis.redis_client import Client, Patience, connect, eviction_warning
 from dppo_redis.registry import Registry
 from dppo_redis.rollout_stream import Entry, RolloutConsumer
-from dppo_redis.run_files import CHECKPOINTS, USED
+from dppo_redis.run_files import USED
 from dppo_redis.run_store import RunStore
 from dppo_redis.shutdown import StopRequest, run_service
 from dppo_redis.spec import RunDescription, describe_run, source_of
 from learner.authority import Authority
 from learner.batch_rule import BatchRule, ElasticBatch, LockStepBatch
-from learner.build import build_ppo, check_size
-from learner.checkpoint import Checkpoints
+from learner.build import build_ppo, check_size, make_checkpoints
 from learner.intake import Intake
 from learner.keeper import Keeper
 from learner.loop import Learner
 from learner.metrics import MetricsFiles
 from learner.progress import Progress
 from learner.takeover import stand_by, take_over
+from learner.training import Training
 from learner.used import UsedFile
 from learner.warm_start import warm_start
 
@@ -104,7 +104,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         raise
     finally:
         keeper.close()
-        learner.metrics.close()
+        learner.training.metrics.close()
     return ExitStatus.DONE
 
 
@@ -122,8 +122,7 @@ def _build(
     ppo = build_ppo(config, description, derived.update_epochs)
     check_size(ppo)
     plan = description.join.lock_step
-    directory, segment = options.run_dir / CHECKPOINTS, plan.segment_updates if plan else 1
-    checkpoints = Checkpoints(directory, options.run, description.digest, config.checkpoint.keep, segment)
+    checkpoints = make_checkpoints(config, description, options.run, options.run_dir)
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     history = History(options.history, "learner")
     used = UsedFile(options.run_dir / USED)
@@ -154,14 +153,13 @@ def _build(
     patience.call("take over pending rollouts", consumer.claim_all)
     return Learner(
         config=config,
-        ppo=ppo,
-        progress=progress,
+        training=Training(
+            config, ppo, progress, plan, MetricsFiles(options.run_dir, progress.update), checkpoints
+        ),
         lock_step=plan,
         authority=authority,
         intake=intake,
         store=store,
-        checkpoints=checkpoints,
-        metrics=MetricsFiles(options.run_dir, progress.update),
         patience=patience,
         stop=stop,
         history=history,

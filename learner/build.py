@@ -1,6 +1,7 @@
-"""Builds the network and its optimiser from a run's configuration; learner and serial baseline alike."""
+"""Builds network, optimiser and checkpoints from a run's configuration; learner and serial baseline alike."""
 
 import math
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -8,7 +9,9 @@ from torch import nn
 from dppo_redis.config import MAX_PAYLOAD_BYTES, RunConfig
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.policy import ActorCritic
+from dppo_redis.run_files import CHECKPOINTS
 from dppo_redis.spec import RunDescription
+from learner.checkpoint import Checkpoints
 from learner.ppo_update import PpoUpdate
 
 
@@ -26,6 +29,13 @@ def build_ppo(config: RunConfig, description: RunDescription, update_epochs: int
         config.seed,
         pick_device(config.device),
     )
+
+
+def make_checkpoints(config: RunConfig, description: RunDescription, run: str, run_dir: Path) -> Checkpoints:
+    """The checkpoints in a run's directory."""
+    plan = description.join.lock_step
+    segment = plan.segment_updates if plan else 1
+    return Checkpoints(run_dir / CHECKPOINTS, run, description.digest, config.checkpoint.keep, segment)
 
 
 def check_network(config: RunConfig, description: RunDescription) -> None:

@@ -11,7 +11,7 @@ from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
 STARTED = time.monotonic()
 COMMANDS = {
     "train": ("ops.train", "train an environment with a fleet of actors, through Redis"),
-    "serial": ("ops.serial", "train in one process, without Redis: the baseline"),
+    "serial": ("ops.serial_command", "train in one process, without Redis: the baseline"),
     "evaluate": ("ops.evaluate", "play episodes with what a run has learnt"),
     "enjoy": ("ops.enjoy", "watch what a run has learnt, in a window or as a video"),
     "export": ("ops.export", "write what a run has learnt as safetensors, JSON and ONNX"),

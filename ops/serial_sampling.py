@@ -14,7 +14,7 @@ from dppo_redis.pacing import batch_is_full
 from dppo_redis.rollout import Rollout, validate
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import RunDescription, Spec
-from workers.__main__ import build_collector
+from workers.build import build_collector
 from workers.collect import Collector
 from workers.trouble import Trouble
 

@@ -12,33 +12,28 @@ from pathlib import Path
 
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.credentials import Role, find_url
-from dppo_redis.environments import inspect, make_vector
 from dppo_redis.errors import (
     ConfigurationError,
-    DamagedSpecError,
-    EnvironmentBrokenError,
     ExitStatus,
     StoppedError,
 )
 from dppo_redis.history import History
 from dppo_redis.keys import RunKeys
-from dppo_redis.logs import Rarely, configure
+from dppo_redis.logs import configure
 from dppo_redis.redis_client import Client, Patience, TransientError, connect, translated
 from dppo_redis.registry import Registry
 from dppo_redis.rollout import MAX_ENVIRONMENTS
 from dppo_redis.rollout_stream import RolloutProducer
 from dppo_redis.run_store import STOP, RunStore
 from dppo_redis.shutdown import StopRequest, run_service
-from dppo_redis.spec import RunDescription, Spec
+from dppo_redis.spec import RunDescription
 from dppo_redis.weight_store import WeightStore
-from workers.collect import Collector
-from workers.envs import Environments
+from workers.build import build_collector
+from workers.join import check_environment, refuse_living_holder, wait_for_description
 from workers.loop import BEAT_PERIOD_S, Actor, ActorStats
-from workers.seeding import actor_seeds
 from workers.turn import ByBacklog, InLockStep, Turn
-from workers.watchdog import CALLS, Watchdog
+from workers.watchdog import Watchdog
 
-_LOOKS_AT_A_DAMAGED_SPEC = 15  # three seconds
 _log = logging.getLogger("dppo")
 
 
@@ -56,63 +51,6 @@ class ActorOptions:
     """Number of this actor in the fleet; default: the next free one"""
     history: Path | None = None
     """File to which every event is appended, for checking afterwards; default: none"""
-
-
-def wait_for_description(store: RunStore, patience: Patience, stop: StopRequest) -> RunDescription | None:
-    """What the run's learner published; waits until there is one, None when the run is over.
-
-    Raises:
-        ConfigurationError: the run speaks another release's wire schema, or nobody mends its spec.
-    """
-    rarely, damaged = Rarely(), 0
-    while not stop.requested:
-        try:
-            description = patience.call("read the spec", store.description)
-        except DamagedSpecError:
-            description, damaged = None, damaged + 1
-            if damaged == _LOOKS_AT_A_DAMAGED_SPEC:
-                raise
-        if description is not None:
-            return description
-        if rarely.due():
-            _log.info("waiting for the learner of run %s", store.keys.run)
-        stop.sleep(0.2)
-    return None
-
-
-def check_environment(spec: Spec) -> None:
-    """Compare this machine's environment with the run's spec.
-
-    Raises:
-        ConfigurationError: they differ; the message says in what.
-    """
-    spaces = inspect(spec.environment, use_mask=spec.observation.masked)
-    mine = Spec(**{**vars(spec), "observation": spaces.observation, "action": spaces.action})
-    differences = mine.differences(spec)
-    if differences:
-        raise ConfigurationError(
-            f"{spec.environment.env_id} here is not the run's environment ({'; '.join(differences)}): "
-            "install the same versions as the learner's machine"
-        )
-
-
-def refuse_living_holder(registry: Registry, slot: int, patience: Patience, stop: StopRequest) -> None:
-    """A registration that is renewed while we look belongs to a living actor; a dead one's may be taken.
-
-    Raises:
-        ConfigurationError: naming the holder.
-    """
-    first = patience.call("look at the slot", lambda: registry.holder(slot))
-    deadline = time.monotonic() + 2.5 * BEAT_PERIOD_S
-    holder = first
-    while holder and not holder.is_dead and time.monotonic() < deadline and not stop.requested:
-        stop.sleep(0.2)
-        holder = patience.call("look at the slot", lambda: registry.holder(slot))
-        if holder and holder != first:
-            raise ConfigurationError(
-                f"slot {slot} belongs to a living actor, {holder.host}:{holder.pid}: "
-                "stop that one, or leave out --slot"
-            )
 
 
 def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
@@ -208,26 +146,6 @@ def _check_place(options: ActorOptions, description: RunDescription) -> None:
             f"run {options.run} is in lock-step mode with {environments} environments in each actor: "
             "leave out --envs-per-actor"
         )
-
-
-def build_collector(
-    description: RunDescription, envs_per_actor: int | None, slot: int, boot: int, builds: int
-) -> Collector:
-    """Environments and buffers; rebuilt environments play other episodes than the broken ones."""
-    spec, join = description.spec, description.join
-    count = envs_per_actor or join.envs_per_actor
-    seeds = actor_seeds(join.seed, slot, boot, count, builds)
-    CALLS.start()  # building may hang, too; the first reset stops the clock
-    try:
-        vector = make_vector(spec.environment, count, join.vectorization, masked=spec.observation.masked)
-    except ConfigurationError as error:  # it could be made when it was looked at: this may pass
-        raise EnvironmentBrokenError(str(error)) from error
-    environments = Environments(vector, seeds.environments)
-    try:
-        return Collector(environments, spec, seeds)
-    except EnvironmentBrokenError:
-        environments.close()
-        raise
 
 
 def _leave(registry: Registry, slot: int, boot: int) -> None:

@@ -24,7 +24,7 @@ from dppo_redis.shutdown import StopRequest
 from ops.bench.runs import run
 from ops.plot import read_metrics
 from ops.serial import make_serial
-from ops.view import Screen
+from ops.tables import make_console
 
 STEPS = {"CartPole-v1": 100_000, "InvertedPendulum-v5": 100_000}
 AGES = (0, 1, 2, 4, 8, 16)
@@ -177,14 +177,13 @@ def _run_serial(trial: Trial, stop: StopRequest) -> Outcome:
         }
     )
     with tempfile.TemporaryDirectory(prefix="dppo-bench-") as temporary:
-        serial = make_serial(config, Path(temporary), Screen(io.StringIO()), stop, trial.age or 0)
+        serial = make_serial(config, Path(temporary), make_console(io.StringIO()), stop, trial.age or 0)
         try:
             serial.run()
         finally:
-            serial.metrics.close()
-            serial.sampling.close()
+            serial.close()
         summary = serial.summary()
-        staleness = serial.progress.staleness_mean
+        staleness = serial.training.progress.staleness_mean
         return _outcome(trial, summary, staleness, Path(temporary), time.monotonic() - started)
 
 

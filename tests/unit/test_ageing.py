@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from dppo_redis.shutdown import StopRequest
-from ops.ageing import PolicyHistory
 from ops.plot import read_metrics
-from ops.serial import make_serial
-from ops.view import Screen
+from ops.serial import PolicyHistory, make_serial
+from ops.tables import make_console
 from tests.factories import make_config, make_policy, make_spec
 
 _CONFIG = make_config(
@@ -33,11 +32,12 @@ def test_the_behaviour_policy_is_the_one_of_that_many_updates_ago_or_the_first(a
 
 def train(directory: Path, age: int) -> tuple[Tensor, list[dict[str, str]]]:
     """Weights after five updates or so, and the rows of metrics.csv."""
-    serial = make_serial(_CONFIG, directory, Screen(io.StringIO()), StopRequest(), age)
+    serial = make_serial(_CONFIG, directory, make_console(io.StringIO()), StopRequest(), age)
     serial.run()
-    serial.metrics.close()
-    serial.sampling.close()
-    weights = torch.cat([parameter.detach().flatten() for parameter in serial.ppo.model.parameters()])
+    serial.close()
+    weights = torch.cat(
+        [parameter.detach().flatten() for parameter in serial.training.ppo.model.parameters()]
+    )
     return weights, read_metrics(directory)
 
 
