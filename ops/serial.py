@@ -107,7 +107,7 @@ class Serial:
         began = time.monotonic()
         policy = self._policy()
         try:
-            evaluation = evaluate(policy, self.description, self.stop)
+            evaluation = evaluate(policy, self.description, self.stop, calls=self.sampling.calls)
         except StoppedError:
             return
         except EnvironmentBrokenError as error:

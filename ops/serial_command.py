@@ -49,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     serial = make_serial(config, directory.path, console, stop, options.age, directory.run)
     failure: DppoError | None = None
     try:
-        with Watchdog(config.env_timeout_s, stop, stopped_status=ExitStatus.INTERRUPTED):
+        with Watchdog(
+            serial.sampling.calls, config.env_timeout_s, stop, stopped_status=ExitStatus.INTERRUPTED
+        ):
             serial.run()
     except DppoError as error:
         failure = error

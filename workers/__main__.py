@@ -32,7 +32,7 @@ from workers.build import build_collector
 from workers.join import check_environment, refuse_living_holder, wait_for_description
 from workers.loop import BEAT_PERIOD_S, Actor, ActorStats
 from workers.turn import ByBacklog, InLockStep, Turn
-from workers.watchdog import Watchdog
+from workers.watchdog import CallClock, Watchdog
 
 _log = logging.getLogger("dppo")
 
@@ -78,12 +78,13 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     _log.info("actor %d, boot %d, of run %s", slot, boot, options.run)
     plan = description.join.lock_step
     turn: Turn = ByBacklog(boot) if plan is None else InLockStep(plan)
+    calls = CallClock()
     actor = Actor(
         description=description,
         boot_id=secrets.token_hex(8),
         stats=ActorStats(slot, boot),
         turn=turn,
-        build_collector=partial(build_collector, description, options.envs_per_actor, slot),
+        build_collector=partial(build_collector, description, options.envs_per_actor, slot, calls=calls),
         producer=RolloutProducer(client, keys, stop, history),
         weights=WeightStore(client, keys),
         registry=registry,
@@ -95,7 +96,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     aside = Aside(actor, connect(url, f"dppo-actor-{options.run}"), keys)
     limit_s = description.join.env_timeout_s
     try:
-        with Watchdog(limit_s, stop, meanwhile=aside.beat, farewell=aside.leave):
+        with Watchdog(calls, limit_s, stop, meanwhile=aside.beat, farewell=aside.leave):
             actor.run()
     except StoppedError as error:
         _log.info("%s", error)

@@ -18,6 +18,7 @@ from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import RunDescription
 from workers.envs import Environments
 from workers.seeding import evaluation_seeds
+from workers.watchdog import CallClock
 
 LONGEST_EPISODE = 100_000  # steps; nobody would see the result of a longer one
 _MOST_AT_ONCE = 64
@@ -29,6 +30,7 @@ def evaluate(
     stop: StopRequest,
     sampling: np.random.Generator | None = None,
     seeds: Sequence[int] | None = None,
+    calls: CallClock | None = None,
 ) -> Evaluation:
     """Play whole episodes, one per environment; greedy ones, unless `sampling` draws the actions.
 
@@ -46,7 +48,7 @@ def evaluate(
     for first in range(0, len(seeds), _MOST_AT_ONCE):
         some = list(seeds[first : first + _MOST_AT_ONCE])
         vector = _make_environments(description, len(some))
-        environments = Environments(vector, some)
+        environments = Environments(vector, some, calls)
         try:
             played = _play_one_each(policy, environments, stop, sampling)
         finally:

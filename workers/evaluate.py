@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from dppo_redis.weight_store import WeightStore
 from workers.episodes import evaluate
 from workers.join import wait_for_description
 from workers.loop import check_run
-from workers.watchdog import Watchdog
+from workers.watchdog import CallClock, Watchdog
 
 _POLL_S = 0.05
 _NICENESS = 10
@@ -60,6 +60,7 @@ class Evaluator:
     stop: StopRequest
     best: BestPolicy
     history: History = NO_HISTORY
+    calls: CallClock = field(default_factory=CallClock)
 
     def run(self) -> None:
         """Evaluate until the run ends, its last weights included, or a stop is asked for."""
@@ -105,7 +106,7 @@ class Evaluator:
             if self.history.is_on:
                 digest = arrays_digest(weights.arrays)
                 self.history.write("read", epoch=weights.epoch, version=weights.version, digest=digest)
-            result = evaluate(policy, self.description, self.stop)
+            result = evaluate(policy, self.description, self.stop, calls=self.calls)
         except (WireError, EnvironmentBrokenError) as error:
             if isinstance(error, WireError):
                 check_run(error, self.description, self.store, self.patience)
@@ -137,7 +138,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
             weights = WeightStore(client, keys)
             best = BestPolicy(options.run_dir)
             evaluator = Evaluator(description, store, weights, patience, stop, best, history)
-            with Watchdog(description.join.env_timeout_s, stop):
+            with Watchdog(evaluator.calls, description.join.env_timeout_s, stop):
                 evaluator.run()
     except StoppedError as error:
         _log.info("%s", error)
