@@ -16,7 +16,7 @@ COMMANDS = {
     "enjoy": ("ops.enjoy", "watch what a run has learnt, in a window or as a video"),
     "export": ("ops.export", "write what a run has learnt as safetensors, JSON and ONNX"),
     "plot": ("ops.compare", "compare the training curves of runs"),
-    "bench": ("ops.bench.__main__", "run a study: what the age of the data costs"),
+    "bench": ("ops.bench.menu", "list the benchmarks and studies, or run one"),
     "status": ("ops.status", "show what a run is doing"),
     "acl": ("ops.acl", "make Redis users: one per role, each with the rights it needs"),
     "quarantine": ("ops.quarantine", "show or clear what the learner refused as broken"),
