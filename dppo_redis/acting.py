@@ -66,6 +66,12 @@ class ActingPolicy:
         """The most likely action of each row, as it is on the wire."""
         return choose(self.action, outputs, outputs[..., self.action.choices :])
 
+    def actions(self, outputs: FloatArray, sampling: Generator | None) -> Array:
+        """One action for each row: greedy, unless `sampling` draws them."""
+        if sampling is None:
+            return self.greedy(outputs)
+        return self.sample(outputs, self.noise(sampling, 1, len(outputs))[0])
+
     def noise(self, generator: Generator, steps: int, count: int) -> FloatArray:
         """[T, N, outputs], all the randomness of one rollout drawn at once: Gumbel, then normal."""
         choices, dimensions = self.action.choices, self.action.dimensions

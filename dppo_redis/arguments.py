@@ -2,8 +2,9 @@
 
 import contextlib
 import io
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import tyro
@@ -13,7 +14,9 @@ from dppo_redis.errors import ConfigurationError
 T = TypeVar("T")
 _USER_INFO = re.compile(r"(://[^\s:@/?#]*):\S*@")
 _SECRET_PARAMETER = re.compile(r"([a-z_]*password)=[^&\s]*")
-_FRAME = re.compile(r"[╭╮╰╯│─]+")
+_FRAME = "╭╮╰╯│─+|"  # of a box, as tyro draws it for a terminal with and without UTF-8
+_AFTER = ("Argument helptext", "For full helptext", "Full help")
+_MARKERS = (tyro.conf.FlagCreatePairsOff,)
 
 
 def parse_arguments(kind: type[T], argv: Sequence[str] | None, prog: str, default: T | None = None) -> T:
@@ -22,31 +25,43 @@ def parse_arguments(kind: type[T], argv: Sequence[str] | None, prog: str, defaul
     Raises:
         ConfigurationError: an unknown option or a bad value, with the nearest option.
     """
-    errors = io.StringIO()
+    given = tyro.MISSING_NONPROP if default is None else default
+    with _mistakes_raised(prog):
+        return tyro.cli(kind, args=argv, prog=prog, default=given, config=_MARKERS)
+
+
+def parse_known(kind: type[T], argv: Sequence[str] | None, prog: str) -> T:
+    """Parse those options of a command line that `kind` has, `--help` not among them.
+
+    Raises:
+        ConfigurationError: one of them has a bad value.
+    """
+    with _mistakes_raised(prog):
+        return tyro.cli(
+            kind, args=argv, prog=prog, return_unknown_args=True, add_help=False, config=_MARKERS
+        )[0]
+
+
+@contextlib.contextmanager
+def _mistakes_raised(prog: str) -> Iterator[None]:
+    """Raise what tyro would print about a mistake.
+
+    tyro 1.0 has no public API for it: it draws a box on standard error and exits. Its private module
+    `_errors` has a hook, but without the sentences, and it may change in any release. So the box is
+    captured here and its sentences are taken out: those before the help text, without the frame.
+    """
+    box = io.StringIO()
     try:
-        with contextlib.redirect_stderr(errors):
-            if default is None:
-                return tyro.cli(kind, args=argv, prog=prog, config=(tyro.conf.FlagCreatePairsOff,))
-            return tyro.cli(
-                kind, args=argv, prog=prog, default=default, config=(tyro.conf.FlagCreatePairsOff,)
-            )
+        with contextlib.redirect_stderr(box):
+            yield
     except SystemExit as error:
         if error.code in (0, None):
             raise
-        raise ConfigurationError(_one_line(errors.getvalue(), prog)) from error
-
-
-def _one_line(box: str, prog: str) -> str:
-    """The sentences of tyro's framed message before its help text, joined."""
-    lines = [_FRAME.sub("", line).strip() for line in box.splitlines()[1:]]
-    sentences: list[str] = []
-    for line in lines:
-        if line.startswith(("Argument helptext", "For full helptext", "Full help")):
-            break
-        if line:
-            sentences.append(line)
-    message = " ".join(sentences[:6]) or "bad command line"
-    return f"{hide_secrets(message)} (see {prog} --help)"
+        lines = [line.strip(_FRAME + " ") for line in box.getvalue().splitlines()[1:]]
+        sentences = itertools.takewhile(lambda line: not line.startswith(_AFTER), lines)
+        said = [line for line in sentences if line.strip("-")]  # a line of these separates
+        message = " ".join(said[:6]) or "bad command line"
+        raise ConfigurationError(f"{hide_secrets(message)} (see {prog} --help)") from error
 
 
 def hide_secrets(text: str) -> str:

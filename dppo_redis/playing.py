@@ -5,12 +5,10 @@ What a script of one's own needs to use what was learnt. Sampling for training i
 
 from typing import Any
 
-import numpy as np
 from numpy.random import Generator
 
 from dppo_redis.acting import ActingPolicy
-from dppo_redis.features import push_frame
-from dppo_redis.spaces import Array
+from dppo_redis.policy_state import PolicyState
 
 
 class Player:
@@ -32,30 +30,18 @@ class Player:
 
     def begin(self) -> None:
         """Forget everything: an episode begins."""
-        self._memory = self.policy.begin(1)
-        self._frames: Array | None = None
+        self._state: PolicyState | None = None
 
     def act(self, observation: Any) -> Any:
         """The action for one observation of the environment, as the environment takes it."""
         policy = self.policy
-        outputs, self._memory = policy.step(self._look(observation), self._memory)
-        if self._sampling is None:
-            actions = policy.greedy(outputs)
+        row = policy.spec.observation.pack(observation)[None]
+        if self._state is None:
+            self._state = PolicyState(policy.spec, row)
         else:
-            actions = policy.sample(outputs, policy.noise(self._sampling, 1, 1)[0])
+            self._state.observe(row)
+        actions = policy.actions(self._state.outputs(policy), self._sampling)
         return _only(policy.action.to_environment(actions))
-
-    def _look(self, observation: Any) -> Array:
-        """Rows [1, ...], or [1, k, ...] of stacked frames."""
-        spec = self.policy.spec
-        newest = spec.observation.pack(observation)[None]
-        if spec.frame_stack == 1:
-            return newest
-        if self._frames is None:
-            self._frames = np.repeat(newest[:, None], spec.frame_stack, axis=1)
-        else:
-            self._frames = push_frame(self._frames, newest)
-        return self._frames
 
 
 def _only(actions: Any) -> Any:

@@ -10,6 +10,7 @@ import redis
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.keys import SPEC_PATTERN, RunKeys, run_of
 from dppo_redis.redis_client import Client
+from dppo_redis.reports import Evaluation
 from dppo_redis.scripts import source
 from dppo_redis.spec import RunDescription
 from dppo_redis.wire import sha256
@@ -31,37 +32,6 @@ class Control:
     state: str  # run, pause or stop
     reason: str  # why it stopped: target, env_steps, stopped, failed; empty while it runs
     target_step: int | None  # env_steps at which the target was met
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Result of greedy episodes with one publication of weights."""
-
-    version: int
-    update: int
-    trained_steps: int  # of the weights that played
-    env_steps: int  # of the weights that played
-    return_mean: float
-    return_std: float
-    length_mean: float
-    episodes: int
-
-    @staticmethod
-    def from_fields(stored: Mapping[str, str]) -> "Evaluation | None":
-        """Read the evaluation hash; None when there was none yet, or somebody damaged it."""
-        try:
-            return Evaluation(
-                version=int(stored["version"]),
-                update=int(stored["update"]),
-                trained_steps=int(stored["trained_steps"]),
-                env_steps=int(stored["env_steps"]),
-                return_mean=float(stored["return_mean"]),
-                return_std=float(stored["return_std"]),
-                length_mean=float(stored["length_mean"]),
-                episodes=int(stored["episodes"]),
-            )
-        except (KeyError, ValueError):
-            return None
 
 
 @dataclass(frozen=True)

@@ -31,14 +31,14 @@ from dppo_redis.run_store import RunStore
 from dppo_redis.shutdown import StopRequest, run_service
 from learner.authority import Authority
 from learner.batch_rule import BatchRule, ElasticBatch, LockStepBatch
-from learner.build import build_ppo, check_size
-from learner.checkpoint import Checkpoints
+from learner.build import build_ppo, check_size, make_checkpoints
 from learner.intake import Intake
 from learner.keeper import Keeper
 from learner.loop import Learner
 from learner.metrics import MetricsFiles
 from learner.progress import Progress
 from learner.takeover import stand_by, take_over
+from learner.training import Training
 from learner.used import UsedFile
 from learner.warm_start import warm_start
 
@@ -101,7 +101,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         raise
     finally:
         keeper.close()
-        learner.metrics.close()
+        learner.training.metrics.close()
     return ExitStatus.DONE
 
 
@@ -113,11 +113,8 @@ def _build(options: LearnerOptions, planned: RunPlan, client: Client, stop: Stop
     ppo = build_ppo(config, description, planned.derived.update_epochs)
     check_size(ppo)
     lock_step = description.join.lock_step
-    segment = lock_step.segment_updates if lock_step else 1
     files = RunFiles(options.run_dir)
-    checkpoints = Checkpoints(
-        files.checkpoints, options.run, description.digest, config.checkpoint.keep, segment
-    )
+    checkpoints = make_checkpoints(config, description, options.run, options.run_dir)
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     history = History(options.history, "learner")
     used = UsedFile(files.used)
@@ -148,14 +145,13 @@ def _build(options: LearnerOptions, planned: RunPlan, client: Client, stop: Stop
     patience.call("take over pending rollouts", consumer.claim_all)
     return Learner(
         config=config,
-        ppo=ppo,
-        progress=progress,
+        training=Training(
+            config, ppo, progress, lock_step, MetricsFiles(options.run_dir, progress.update), checkpoints
+        ),
         lock_step=lock_step,
         authority=authority,
         intake=intake,
         store=store,
-        checkpoints=checkpoints,
-        metrics=MetricsFiles(options.run_dir, progress.update),
         patience=patience,
         stop=stop,
         history=history,

@@ -17,6 +17,7 @@ from dppo_redis.fenced_writes import EpochMissingError, FencedWrites
 from dppo_redis.history import NO_HISTORY, History, arrays_digest
 from dppo_redis.keys import RunKeys
 from dppo_redis.ledger import Balance, Books, Ledger, Outcome, Settlement
+from dppo_redis.lineage import Lineage
 from dppo_redis.redis_client import Client, Patience, TransientError, translated
 from dppo_redis.rollout_stream import ensure_group
 from dppo_redis.run_store import (
@@ -31,7 +32,6 @@ from dppo_redis.spaces import FloatArray
 from dppo_redis.spec import RunDescription
 from dppo_redis.weights import Weights
 from learner.lease import Lease
-from learner.staleness import Lineage
 from learner.used import UsedFile
 from learner.weights_watch import WeightsWatch
 

@@ -1,6 +1,7 @@
-"""Builds the network and its optimiser from a run's configuration; learner and serial baseline alike."""
+"""Builds network, optimiser and checkpoints from a run's configuration; learner and serial baseline alike."""
 
 import math
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -8,7 +9,9 @@ from torch import nn
 from dppo_redis.config import MAX_PAYLOAD_BYTES, RunConfig
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.policy import ActorCritic
+from dppo_redis.run_files import RunFiles
 from dppo_redis.spec import RunDescription
+from learner.checkpoint import Checkpoints
 from learner.ppo_update import PpoUpdate
 
 
@@ -25,6 +28,15 @@ def build_ppo(config: RunConfig, description: RunDescription, update_epochs: int
         update_epochs,
         config.seed,
         pick_device(config.device),
+    )
+
+
+def make_checkpoints(config: RunConfig, description: RunDescription, run: str, run_dir: Path) -> Checkpoints:
+    """The checkpoints in a run's directory."""
+    plan = description.join.lock_step
+    segment = plan.segment_updates if plan else 1
+    return Checkpoints(
+        RunFiles(run_dir).checkpoints, run, description.digest, config.checkpoint.keep, segment
     )
 
 

@@ -20,6 +20,7 @@ import torch
 from dppo_redis.errors import CheckpointError, ConfigurationError
 from dppo_redis.files import write_aside
 from dppo_redis.ledger import Books, Ledger
+from dppo_redis.lineage import Lineage
 from dppo_redis.normaliser import RunningMoments
 from dppo_redis.plugins import one_line
 from dppo_redis.run_files import (
@@ -29,11 +30,10 @@ from dppo_redis.run_files import (
     number_of,
     resumable_files,
 )
+from dppo_redis.sequence_numbers import Marks
 from dppo_redis.spec import Spec
-from learner.intake import Marks
 from learner.ppo_update import PpoUpdate
 from learner.progress import Progress
-from learner.staleness import Lineage
 
 FORMAT = 1
 _PARTS = frozenset(

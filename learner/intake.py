@@ -4,7 +4,6 @@ Judged from the plain fields before a payload is unpacked. No more is read than 
 no update passes while one is gathered, so the judgement holds when the rollout is used.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,22 +12,22 @@ from dppo_redis.entry import Entry
 from dppo_redis.errors import WireError
 from dppo_redis.history import NO_HISTORY, History
 from dppo_redis.ledger import Outcome, Settlement
+from dppo_redis.lineage import Lineage
 from dppo_redis.pending import POISON_DEATHS
 from dppo_redis.rollout import MAX_ENVIRONMENTS, Rollout, RolloutHeader
 from dppo_redis.rollout_decoder import RolloutDecoder
 from dppo_redis.rollout_stream import parse_header
+from dppo_redis.sequence_numbers import Marks
 from dppo_redis.spec import Spec
 from dppo_redis.wire import checksum
 from learner.batch_rule import BatchRule
 from learner.drops import AllDropped, DropsByActor
-from learner.staleness import Lineage, Verdict, judge
+from learner.staleness import Verdict, judge
 
 BLOCK_MS = 500  # a tenth of the socket timeout
 _MOST_ENTRIES = 256
 _READ_BYTES = 64 * 2**20
 _BYTES_AT_ONCE = 64 * 2**10
-_BOOTS_KEPT = 10_000
-_LEFT_OUT_KEPT = 64  # of one boot
 
 
 class Entries(Protocol):
@@ -58,42 +57,6 @@ class Accepted:
     entry_id: bytes
     header: RolloutHeader
     rollout: Rollout
-
-
-class Marks:
-    """The highest sequence number taken of each actor boot; bounded, oldest boot forgotten first.
-
-    One mark per boot is enough because an actor never sends seq k+1 while k is undecided. Only a
-    suspect entry is opened after later ones; the few numbers below a mark that were left out are
-    remembered for that, within one process.
-    """
-
-    def __init__(self, marks: dict[str, int] | None = None) -> None:
-        self._marks = OrderedDict(marks or {})
-        self._left_out: dict[str, set[int]] = {}
-
-    def is_duplicate(self, header: RolloutHeader) -> bool:
-        """Whether this rollout was taken before, or may have been."""
-        below = header.seq <= self._marks.get(header.boot, 0)
-        return below and header.seq not in self._left_out.get(header.boot, ())
-
-    def take(self, header: RolloutHeader) -> None:
-        """Remember that this rollout was taken."""
-        mark = self._marks.get(header.boot, 0)
-        left_out = self._left_out.pop(header.boot, set()) - {header.seq}
-        if header.seq - mark <= _LEFT_OUT_KEPT:
-            left_out.update(range(mark + 1, header.seq))
-        if left_out:
-            self._left_out[header.boot] = set(sorted(left_out)[-_LEFT_OUT_KEPT:])
-        self._marks[header.boot] = max(mark, header.seq)
-        self._marks.move_to_end(header.boot)
-        if len(self._marks) > _BOOTS_KEPT:
-            forgotten, _ = self._marks.popitem(last=False)
-            self._left_out.pop(forgotten, None)
-
-    def to_dict(self) -> dict[str, int]:
-        """Plain values for the checkpoint."""
-        return dict(self._marks)
 
 
 class Intake:

@@ -1,6 +1,7 @@
-"""The learner's loop: batch in, update, publish, settle. Each rule has its own module.
+"""The learner's loop: a training fed from Redis. Each rule has its own module.
 
-Publishing comes before settling, so that an actor that waits for room finds the new weights.
+For each batch, in this order: train, event, publish, settle, record, judge, save. Publishing comes
+before settling, so that an actor that waits for room finds the new weights.
 """
 
 import logging
@@ -14,19 +15,16 @@ from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.lock_step import LockStep
 from dppo_redis.logs import Rarely
 from dppo_redis.redis_client import Patience, TransientError, translated
-from dppo_redis.run_store import PAUSE, RUN, STOP, Evaluation, RunStore
+from dppo_redis.run_store import PAUSE, RUN, STOP, RunStore
 from dppo_redis.shutdown import StopRequest
 from learner.asking import Asking
 from learner.authority import Authority
-from learner.batch import stack
-from learner.cautions import Cautions
-from learner.checkpoint import Checkpoints, Snapshot, is_milestone
-from learner.goal import Finished, Goal, judge_goal
+from learner.checkpoint import Snapshot
+from learner.goal import Finished
 from learner.intake import Accepted, Intake
 from learner.keeper import Fields, Keeper
-from learner.metrics import MetricsFiles, make_record
-from learner.ppo_update import PpoUpdate, UpdateReport
-from learner.progress import Progress
+from learner.metrics import UpdateRecord
+from learner.training import Training
 
 _log = logging.getLogger("dppo")
 
@@ -36,135 +34,119 @@ class Learner:
     """Everything the loop uses; built in `__main__.py`."""
 
     config: RunConfig
-    ppo: PpoUpdate
-    progress: Progress
+    training: Training
     lock_step: LockStep | None  # None: asynchronous
     authority: Authority
     intake: Intake
     store: RunStore
-    checkpoints: Checkpoints
-    metrics: MetricsFiles
     patience: Patience
     stop: StopRequest
     history: History = NO_HISTORY
 
     def __post_init__(self) -> None:
-        self.goal = Goal(self.config.env_steps, self.config.target_return, self.config.target_on)
-        self.finished: Finished | None = None
-        self.published_update = -1
         self.asking = Asking(self.lock_step, self._signs_of_loss) if self.lock_step else None
-        self.evaluation: Evaluation | None = None
-        self.train_began: float | None = None  # monotonic; when the first rollout came
-        self.train_s_before = self.progress.train_s
-        self.saved_at = time.monotonic()
-        self.checkpoint_update = -1
-        self.checkpoint_time = 0.0  # seconds since 1970
+        self.published_update = -1
         self.saved_epoch = 0
-        self.save_failures = 0
-        self.milestone_owed = False
-        self.waited_s = 0.0
-        self.wait_share = 0.0
-        self.paused_at: float | None = None  # monotonic
+        self.waited_s = 0.0  # for the rollouts of the next batch
         self.unknown_states: set[str] = set()  # complained of
         self.rarely = Rarely()
-        self.cautions = Cautions()
 
     def run(self, keeper: Keeper) -> None:
         """Train until the goal is reached, a stop is asked for, or another learner leads."""
         self.publish()
         self.save()
         self.patience.call("start the keeper", keeper.start)
-        while self.finished is None and not self.stop.requested:
+        while self.training.finished is None and not self.stop.requested:
             keeper.check()
             if not self._may_train():
                 continue
             batch = self._poll()
             if batch is not None:
                 self._train(batch)
-            elif self.asking and self.asking.is_due(self.progress.update, self.intake.slots):
+            elif self.asking and self.asking.is_due(self.training.progress.update, self.intake.slots):
                 self.publish()
+            self.training.judge(self.authority.env_steps)
+            if batch is not None and self.training.is_due_to_save():
+                self.save()
             if self.authority.epoch != self.saved_epoch:
                 self.save()  # or a successor on an empty server would take the same epoch again
-            self._judge()
-        if self.finished is not None:
-            self._finish(self.finished)
+        if self.training.finished is not None:
+            self._finish(self.training.finished)
 
     def _may_train(self) -> bool:
         """Follow the operator's wish; looks at the newest evaluation in passing."""
         control = self.patience.call("read control", self.store.control)
-        self.evaluation = self.patience.call("read the evaluation", self.store.evaluation)
+        self.training.evaluation = self.patience.call("read the evaluation", self.store.evaluation)
         if control.state == STOP:
             self.stop.request()
             return False
         if control.state == PAUSE:
-            if self.paused_at is None:
-                self._advance_clock()
-                self.paused_at = time.monotonic()
+            if not self.training.clock.is_paused:
+                self.training.clock.pause()
+                self.training.advance_clock()
             self.stop.sleep(0.2)
             return False
-        self._go_on()
+        self.training.clock.go_on()
         if control.state != RUN and control.state not in self.unknown_states:
             self.unknown_states.add(control.state)
             _log.error("control asks for the unknown state %r: going on as with %r", control.state[:40], RUN)
         return True
 
-    def _go_on(self) -> None:
-        """The time of a pause is not training time."""
-        if self.paused_at is not None and self.train_began is not None:
-            self.train_began += time.monotonic() - self.paused_at
-        self.paused_at = None
-
     def _poll(self) -> list[Accepted] | None:
         started = time.monotonic()
         try:
             with translated():
-                batch = self.intake.poll(self.progress.update, lambda: self.authority.lineage)
+                batch = self.intake.poll(self.training.progress.update, lambda: self.authority.lineage)
         except TransientError as error:
             if self.rarely.due():
                 _log.warning("waiting for Redis: %s", error)
             self.stop.sleep(0.2)
             return None
-        if self.train_began is not None:
+        if self.training.clock.has_begun:
             self.waited_s += time.monotonic() - started
         elif batch is not None or self.intake.gathered:
-            self.train_began = time.monotonic()
+            self.training.clock.begin()
         return batch
 
     def _train(self, accepted: list[Accepted]) -> None:
-        started = time.monotonic()
-        steps_before = self.progress.trained_steps
-        staleness = [self.progress.update - a.header.update for a in accepted]
-        batch = stack([a.rollout for a in accepted], staleness)
-        report = self.ppo.update(batch, self.progress.trained_steps / self.config.env_steps)
-        self._remember(accepted)
-        self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist())
-        env_steps = self.authority.env_steps + batch.steps
-        if self.progress.update % self.config.publish_every == 0:
+        update = self.training.progress.update
+        staleness = [update - a.header.update for a in accepted]
+        trained = self.training.train([a.rollout for a in accepted], staleness, self.waited_s)
+        self.waited_s = 0.0
+        self._remember(accepted, update)
+        env_steps = self.authority.env_steps + trained.steps
+        if self.training.progress.update % self.config.publish_every == 0:
             self.publish(env_steps)
         self.authority.settle(
             [Settlement(a.entry_id, Outcome.TRAINED, steps=a.header.steps) for a in accepted]
         )
         self.intake.settled(accepted)
-        self.cautions.consider(report)
-        self._record(report, staleness, time.monotonic() - started)
-        self._save_when_due(steps_before)
+        record = self.training.record(
+            trained, env_steps=self.authority.env_steps, version=self.authority.version
+        )
+        self._report(record)
 
-    def _remember(self, accepted: list[Accepted]) -> None:
-        """Into the history: what was trained on, before its outcome is recorded."""
+    def _remember(self, accepted: list[Accepted], update: int) -> None:
+        """Into the history: what was trained on, at which update, before its outcome is recorded."""
         if self.history.is_on:
             headers = [(a.entry_id, a.header) for a in accepted]
             rollouts = [(i, h.boot, h.seq, h.epoch, h.version, h.update) for i, h in headers]
-            self.history.write("trained", at=self.progress.update, rollouts=rollouts)
+            self.history.write("trained", at=update, rollouts=rollouts)
+
+    def _report(self, record: UpdateRecord) -> None:
+        fields = {name: "" if value is None else value for name, value in asdict(record).items()}
+        self.patience.call("record metrics", lambda: self.store.append_metrics({"kind": "update", **fields}))
 
     def publish(self, env_steps: int | None = None) -> None:
         """Publish the present weights."""
+        progress = self.training.progress
         self.authority.publish(
-            self.ppo.acting_arrays(),
-            self.progress.update,
-            self.progress.trained_steps,
+            self.training.ppo.acting_arrays(),
+            progress.update,
+            progress.trained_steps,
             self.authority.env_steps if env_steps is None else env_steps,
         )
-        self.published_update = self.progress.update
+        self.published_update = progress.update
         if self.asking is not None:
             self.asking.published()
 
@@ -173,23 +155,11 @@ class Learner:
         authority = self.authority
         return authority.books.ledger.of(Outcome.LOST) + authority.streams_made + self.intake.damaged
 
-    def _save_when_due(self, steps_before: int) -> None:
-        """By the clock; in lock-step mode, where a run must be able to go on exactly, by the update."""
-        progress, checkpoint = self.progress, self.config.checkpoint
-        milestone = is_milestone(steps_before, progress.trained_steps, checkpoint.milestone_steps)
-        self.milestone_owed |= milestone
-        if self.lock_step is not None:
-            due = self.lock_step.starts_segment(progress.update)
-        else:
-            due = time.monotonic() - self.saved_at >= checkpoint.interval_s
-        if due or milestone:
-            self.save()
-
     def save(self) -> None:
         """Write a checkpoint, and the milestone owed; a full disk is reported and tried again later."""
-        self._advance_clock()
+        self.training.advance_clock()
         snapshot = Snapshot(
-            progress=self.progress,
+            progress=self.training.progress,
             epoch=self.authority.epoch,
             version=self.authority.version,
             lineage=self.authority.lineage,
@@ -197,60 +167,18 @@ class Learner:
             books=self.authority.books,
             actor_boots=self.authority.boots,
         )
-        self.saved_at, self.saved_epoch = time.monotonic(), snapshot.epoch
+        self.saved_epoch = snapshot.epoch
         try:
-            self.checkpoints.save(self.ppo, snapshot, self.authority.confirm, milestone=self.milestone_owed)
-            self.milestone_owed = False
-            self.checkpoint_update, self.checkpoint_time = self.progress.update, round(time.time(), 1)
-            self.history.write("saved", update=self.progress.update, epoch=snapshot.epoch)
+            self.training.save(snapshot, self.authority.confirm)
+            self.history.write("saved", update=snapshot.progress.update, epoch=snapshot.epoch)
         except CheckpointError as error:
-            self.save_failures += 1
             _log.error("%s; training goes on, saving is tried again", error)
 
-    def _advance_clock(self) -> None:
-        if self.train_began is not None and self.paused_at is None:
-            self.progress.train_s = self.train_s_before + time.monotonic() - self.train_began
-
-    def _record(self, report: UpdateReport, staleness: list[int], update_s: float) -> None:
-        self._advance_clock()
-        total_s = self.waited_s + update_s
-        self.wait_share += 0.05 * (self.waited_s / total_s - self.wait_share) if total_s else 0.0
-        evaluation = self.evaluation
-        record = make_record(
-            report,
-            update=self.progress.update,
-            trained_steps=self.progress.trained_steps,
-            env_steps=self.authority.env_steps,
-            train_s=round(self.progress.train_s, 3),
-            return_mean=self.progress.return_mean,
-            episodes=self.progress.episodes,
-            evaluation_return=evaluation.return_mean if evaluation else None,
-            evaluation_steps=evaluation.env_steps if evaluation else None,
-            staleness_mean=sum(staleness) / len(staleness),
-            staleness_max=max(staleness),
-            version=self.authority.version,
-            wait_s=self.waited_s,
-            update_s=update_s,
-        )
-        self.waited_s = 0.0
-        self.metrics.write(record)
-        fields = {name: "" if value is None else value for name, value in asdict(record).items()}
-        self.patience.call("record metrics", lambda: self.store.append_metrics({"kind": "update", **fields}))
-
-    def _judge(self) -> None:
-        evaluation = self.evaluation
-        self.finished = judge_goal(
-            self.goal,
-            self.progress,
-            self.authority.env_steps,
-            evaluation.return_mean if evaluation else None,
-            evaluation.env_steps if evaluation else None,
-        )
-
     def _finish(self, finished: Finished) -> None:
-        _log.info("done (%s) at update %d", finished.reason, self.progress.update)
-        self.progress.target_step = finished.target_step
-        if self.published_update != self.progress.update:
+        progress = self.training.progress
+        _log.info("done (%s) at update %d", finished.reason, progress.update)
+        progress.target_step = finished.target_step
+        if self.published_update != progress.update:
             self.publish()
         self.authority.end_run(finished.reason, finished.target_step)
 
@@ -265,15 +193,16 @@ class Learner:
             _log.warning("left without handing the lease back: %s", error)
 
     def _state(self) -> str:
-        if self.finished:
+        if self.training.finished:
             return "finished"
-        if self.paused_at is not None:
+        if self.training.clock.is_paused:
             return "paused"
-        return "training" if self.train_began else "waiting"
+        return "training" if self.training.clock.has_begun else "waiting"
 
     def status(self) -> Fields:
         """The status hash, as far as the loop knows it; the keeper calls this from its thread."""
-        progress = self.progress
+        progress = self.training.progress
+        saving = self.training.saving
         return_mean = progress.return_mean
         target = self.config.target_return
         return {
@@ -291,9 +220,9 @@ class Learner:
             "staleness_mean": round(progress.staleness_mean, 4),
             "staleness_max": progress.staleness_max,
             "staleness_limit": self.config.staleness_limit,
-            "learner_wait_share": round(self.wait_share, 3),
-            "checkpoint_update": self.checkpoint_update,
-            "checkpoint_time": self.checkpoint_time,
-            "save_failures": self.save_failures,
-            "device": str(self.ppo.device),
+            "learner_wait_share": round(self.training.wait_share, 3),
+            "checkpoint_update": saving.update,
+            "checkpoint_time": saving.time,
+            "save_failures": saving.failures,
+            "device": str(self.training.ppo.device),
         }

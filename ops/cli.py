@@ -11,12 +11,12 @@ from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
 STARTED = time.monotonic()
 COMMANDS = {
     "train": ("ops.train", "train an environment with a fleet of actors, through Redis"),
-    "serial": ("ops.serial", "train in one process, without Redis: the baseline"),
+    "serial": ("ops.serial_command", "train in one process, without Redis: the baseline"),
     "evaluate": ("ops.evaluate", "play episodes with what a run has learnt"),
     "enjoy": ("ops.enjoy", "watch what a run has learnt, in a window or as a video"),
     "export": ("ops.export", "write what a run has learnt as safetensors, JSON and ONNX"),
     "plot": ("ops.compare", "compare the training curves of runs"),
-    "bench": ("ops.bench.__main__", "run a study: what the age of the data costs"),
+    "bench": ("ops.bench.menu", "list the benchmarks and studies, or run one"),
     "status": ("ops.status", "show what a run is doing"),
     "acl": ("ops.acl", "make Redis users: one per role, each with the rights it needs"),
     "quarantine": ("ops.quarantine", "show or clear what the learner refused as broken"),

@@ -1,6 +1,5 @@
 """The options that `train` and `serial` share: the run's configuration, its name and its directory."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
-from dppo_redis.arguments import parse_arguments
+from dppo_redis.arguments import parse_arguments, parse_known
 from dppo_redis.config import RunConfig, load_toml
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.run_files import RunFiles
@@ -60,10 +59,15 @@ class SerialOptions:
 T = TypeVar("T", TrainOptions, SerialOptions)
 
 
-def _with_hyphens(argument: str) -> str:
-    """tyro takes --run_dir for --run-dir."""
-    name, equals, value = argument.partition("=")
-    return name.replace("_", "-") + equals + value if name.startswith("--") else argument
+@dataclass(frozen=True)
+class _BaseOptions:
+    """The options that say which file the others are read on top of."""
+
+    config: Path | None = None
+    run: str | None = None
+    run_dir: Path | None = None
+    resume: bool = False
+    overwrite: bool = False
 
 
 def read_options(kind: type[T], argv: Sequence[str] | None, prog: str) -> T:
@@ -72,23 +76,18 @@ def read_options(kind: type[T], argv: Sequence[str] | None, prog: str) -> T:
     Raises:
         ConfigurationError: a bad option, file or value.
     """
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    early.add_argument("--config", type=Path, nargs="?")
-    early.add_argument("--run-dir", type=Path, nargs="?")
-    early.add_argument("--run", nargs="?")
-    early.add_argument("--resume", action="store_true")
-    early.add_argument("--overwrite", action="store_true")
-    arguments = sys.argv[1:] if argv is None else argv
-    try:
-        known, _ = early.parse_known_args([_with_hyphens(argument) for argument in arguments])
-    except argparse.ArgumentError as error:
-        raise ConfigurationError(f"{error} (see {prog} --help)") from error
+    for word in sys.argv[1:] if argv is None else argv:  # tyro would take the value for the environment
+        flag, equals, value = word.partition("=")
+        if equals and flag in ("--resume", "--overwrite"):
+            mistake = f"argument {flag}: ignored explicit argument {value!r}"
+            raise ConfigurationError(f"{mistake} (see {prog} --help)")
+    known = parse_known(_BaseOptions, argv, prog)
     file = known.config
     if known.resume and (known.overwrite or file is not None):
         other = "--overwrite" if known.overwrite else "--config"
         raise ConfigurationError(f"--resume goes on with the run's own configuration: leave out {other}")
     if known.resume and (known.run_dir or known.run):
-        file = RunFiles(known.run_dir or Path("runs") / known.run).config
+        file = RunFiles(known.run_dir or Path("runs", known.run or "")).config
         if not file.exists():
             raise ConfigurationError(f"{file.parent} holds no run to resume")
     base = load_toml(file) if file is not None else RunConfig()

@@ -17,7 +17,7 @@ from dppo_redis.quarantine import Quarantined, clear_quarantine, read_quarantine
 from dppo_redis.redis_client import INTERACTIVE_PATIENCE_S, Patience, connect
 from dppo_redis.run_store import RunStore, only_run
 from dppo_redis.shutdown import StopRequest
-from ops.view import make_console
+from ops.tables import make_console
 
 _BYTES_LISTED = 16
 _BYTES_PER_LINE = 16

@@ -1,55 +1,53 @@
-"""`dppo-redis serial`: one process, no Redis, the same collector and update.
+"""PPO in one process, without Redis: collect, train, evaluate, save.
 
-What every distributed run is compared with, and what a newcomer debugs with.
+What every distributed run is compared with, and what a newcomer debugs with: the same collectors,
+update and files. The command is `serial_command.py`.
 """
 
-import json
 import logging
 import time
-from collections.abc import Sequence
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+from rich.console import Console
 
 from dppo_redis.acting import ActingPolicy
+from dppo_redis.best_policy import BestPolicy
 from dppo_redis.config import RunConfig
-from dppo_redis.errors import (
-    ConfigurationError,
-    DppoError,
-    EnvironmentBrokenError,
-    ExitStatus,
-    StoppedError,
-)
-from dppo_redis.inspect_environment import spaces_of
-from dppo_redis.logs import configure
-from dppo_redis.run_plan import RunPlan, plan
-from dppo_redis.run_store import Evaluation
+from dppo_redis.errors import CheckpointError, EnvironmentBrokenError, StoppedError
+from dppo_redis.ledger import Books, Ledger
+from dppo_redis.lineage import Lineage
+from dppo_redis.run_plan import RunPlan
+from dppo_redis.sequence_numbers import Marks
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import RunDescription
 from dppo_redis.weights import Weights
-from learner.batch import stack
-from learner.build import build_ppo, check_network
-from learner.cautions import Cautions
-from learner.goal import Finished, Goal, judge_goal
-from learner.metrics import MetricsFiles, make_record
-from learner.ppo_update import PpoUpdate, UpdateReport
+from learner.build import build_ppo, make_checkpoints
+from learner.checkpoint import Snapshot
+from learner.metrics import MetricsFiles
 from learner.progress import Progress
-from learner.warm_start import check_before_start, warm_start
+from learner.training import Training
+from learner.warm_start import warm_start
 from ops import cli
-from ops.ageing import PolicyHistory
-from ops.options import SerialOptions, read_options
-from ops.plot import plot_run
-from ops.run_directory import check, choose, claim, prepare, write_summary
 from ops.serial_sampling import Sampling, make_sampling
-from ops.serial_saving import Saving
-from ops.view import Screen, derived_table, progress_stream, summary_table
-from workers.evaluate import evaluate, keep_best
-from workers.watchdog import Watchdog
+from workers.episodes import evaluate
 
 _LINE_PERIOD_S = 2.0
 _log = logging.getLogger("dppo")
+
+
+class PolicyHistory:
+    """Old data on purpose: the policies of the last `age` updates and the present one."""
+
+    def __init__(self, age: int) -> None:
+        self._policies: deque[ActingPolicy] = deque(maxlen=age + 1)
+
+    def behaviour(self, newest: ActingPolicy) -> ActingPolicy:
+        """Add the present policy; the one of `age` updates ago, or the first while there are fewer."""
+        self._policies.append(newest)
+        return self._policies[0]
 
 
 @dataclass
@@ -59,133 +57,109 @@ class Serial:
     config: RunConfig
     description: RunDescription
     sampling: Sampling
-    ppo: PpoUpdate
-    metrics: MetricsFiles
+    training: Training
     run_dir: Path
-    screen: Screen
+    console: Console
     stop: StopRequest
     age: int = 0  # updates that the behaviour policy lies behind
-    saving: Saving | None = None  # None: no checkpoints are left
 
     def __post_init__(self) -> None:
-        self.progress = Progress()
-        self.cautions = Cautions()
-        self.history = PolicyHistory(self.age)
-        self.goal = Goal(self.config.env_steps, self.config.target_return, self.config.target_on)
-        self.evaluation: Evaluation | None = None
-        self.best: float | None = None
-        self.finished: Finished | None = None
-        self.began = time.monotonic()
+        self.policies = PolicyHistory(self.age)
+        self.best = BestPolicy(self.run_dir)
         self.next_evaluation = 0.0
         self.next_line = 0.0
 
     def run(self) -> None:
         """Train until the goal is reached or a stop is asked for."""
-        self._save_when_due(steps_before=0)
-        while self.finished is None and not self.stop.requested:
-            policy = self.history.behaviour(self._policy())
-            started = time.monotonic()
+        training, progress = self.training, self.training.progress
+        training.clock.begin()
+        self._save_when_due()
+        while training.finished is None and not self.stop.requested:
+            policy = self.policies.behaviour(self._policy())
+            began = time.monotonic()
             try:
                 rollouts = self.sampling.collect(policy, self.stop)
             except StoppedError:
                 break
-            collected = time.monotonic()
-            staleness = [self.progress.update - policy.weights.update] * len(rollouts)
-            batch = stack(rollouts, staleness)
-            steps_before = self.progress.trained_steps
-            report = self.ppo.update(batch, steps_before / self.config.env_steps)
-            self.cautions.consider(report)
-            self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist())
-            self.progress.train_s = time.monotonic() - self.began
+            staleness = [progress.update - policy.weights.update] * len(rollouts)
+            trained = training.train(rollouts, staleness, waited_s=time.monotonic() - began)
             if time.monotonic() >= self.next_evaluation:
                 self._evaluate()
-            self._record(report, staleness[0], collected - started, time.monotonic() - collected)
-            self._save_when_due(steps_before)
-            self._judge()
-        if not self.stop.requested and not self._is_evaluated():
+            training.record(trained, env_steps=progress.trained_steps, version=progress.update)
+            self._show()
+            training.judge(progress.trained_steps)
+            self._save_when_due()
+        last = training.evaluation
+        if not self.stop.requested and (last is None or last.update != progress.update):
             self._evaluate()
-            self._judge()
-
-    def _save_when_due(self, steps_before: int) -> None:
-        if self.saving is not None:
-            self.saving.save_when_due(self.ppo, self.progress, steps_before)
+            training.judge(progress.trained_steps)
 
     def _policy(self) -> ActingPolicy:
-        steps = self.progress.trained_steps
-        update = self.progress.update
-        weights = Weights(
-            1, update + 1, update, steps, steps, self.description.digest, self.ppo.acting_arrays()
-        )
+        """The present one."""
+        steps, update = self.training.progress.trained_steps, self.training.progress.update
+        arrays = self.training.ppo.acting_arrays()
+        weights = Weights(1, update + 1, update, steps, steps, self.description.digest, arrays)
         return ActingPolicy(weights, self.description.spec)
 
     def _evaluate(self) -> None:
         """Greedy episodes, as rarely as the evaluator of a fleet would play them."""
-        started = time.monotonic()
+        began = time.monotonic()
         policy = self._policy()
         try:
-            self.evaluation = evaluate(policy, self.description, self.stop)
+            evaluation = evaluate(policy, self.description, self.stop, calls=self.sampling.calls)
         except StoppedError:
             return
         except EnvironmentBrokenError as error:
             _log.error("no evaluation: %s", error)
         else:
-            if self.best is None or self.evaluation.return_mean > self.best:
-                self.best = self.evaluation.return_mean
-                self._keep(policy.weights, self.evaluation)
-        took_s = time.monotonic() - started
-        pause_s = max(self.config.evaluation.interval_s, took_s / self.config.evaluation.max_share - took_s)
-        self.next_evaluation = time.monotonic() + pause_s
+            self.training.evaluation = evaluation
+            self.best.consider(policy.weights, evaluation)
+        knobs, took_s = self.config.evaluation, time.monotonic() - began
+        self.next_evaluation = time.monotonic() + max(knobs.interval_s, took_s / knobs.max_share - took_s)
 
-    def _keep(self, weights: Weights, evaluation: Evaluation) -> None:
+    def _save_when_due(self) -> None:
+        if self.training.is_due_to_save():
+            self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint, as the learner of a fleet would; a full disk is reported."""
+        progress = self.training.progress
+        snapshot = Snapshot(
+            progress=progress,
+            epoch=1,
+            version=progress.update + 1,
+            lineage=Lineage(),
+            marks=Marks(),
+            books=Books(Ledger({"steps:trained": progress.trained_steps})),
+            actor_boots={},
+        )
         try:
-            keep_best(self.run_dir, weights, evaluation)
-        except OSError as error:
-            _log.error("cannot keep the best policy: %s", error)
+            self.training.save(snapshot)
+        except CheckpointError as error:
+            _log.error("%s", error)
 
-    def _is_evaluated(self) -> bool:
-        return self.evaluation is not None and self.evaluation.update == self.progress.update
-
-    def _judge(self) -> None:
-        evaluation = self.evaluation
-        self.finished = judge_goal(
-            self.goal,
-            self.progress,
-            self.progress.trained_steps,
-            evaluation.return_mean if evaluation else None,
-            evaluation.env_steps if evaluation else None,
+    def _show(self) -> None:
+        """One line about the training, every other second."""
+        if time.monotonic() < self.next_line:
+            return
+        self.next_line = time.monotonic() + _LINE_PERIOD_S
+        progress, evaluation = self.training.progress, self.training.evaluation
+        line = (
+            f"{progress.trained_steps}/{self.config.env_steps} steps, {progress.steps_per_s():.0f}/s, "
+            f"update {progress.update}, return {progress.return_mean or 0:.1f}, "
+            f"evaluation {f'{evaluation.return_mean:.1f}' if evaluation else '-'}"
         )
+        self.console.print(line, highlight=False, soft_wrap=True)
 
-    def _record(self, report: UpdateReport, staleness: int, collect_s: float, update_s: float) -> None:
-        progress, evaluation = self.progress, self.evaluation
-        self.metrics.write(
-            make_record(
-                report,
-                update=progress.update,
-                trained_steps=progress.trained_steps,
-                env_steps=progress.trained_steps,
-                train_s=round(progress.train_s, 3),
-                return_mean=progress.return_mean,
-                episodes=progress.episodes,
-                evaluation_return=evaluation.return_mean if evaluation else None,
-                evaluation_steps=evaluation.env_steps if evaluation else None,
-                staleness_mean=float(staleness),
-                staleness_max=staleness,
-                version=progress.update,
-                wait_s=collect_s,
-                update_s=update_s,
-            )
-        )
-        if time.monotonic() >= self.next_line:
-            self.next_line = time.monotonic() + _LINE_PERIOD_S
-            self.screen.say(
-                f"{progress.trained_steps}/{self.config.env_steps} steps, {progress.steps_per_s():.0f}/s, "
-                f"update {progress.update}, return {progress.return_mean or 0:.1f}, "
-                f"evaluation {f'{evaluation.return_mean:.1f}' if evaluation else '-'}"
-            )
+    def close(self) -> None:
+        """Flush the metrics and free the environments."""
+        self.training.metrics.close()
+        self.sampling.close()
 
     def summary(self) -> dict[str, Any]:
         """The object that --json prints: that of `train` without the broker's fields."""
-        progress, evaluation, finished = self.progress, self.evaluation, self.finished
+        training = self.training
+        progress, evaluation, finished = training.progress, training.evaluation, training.finished
         return {
             "reason": finished.reason if finished and not self.stop.requested else "stopped",
             "env_steps": progress.trained_steps,
@@ -206,7 +180,7 @@ class Serial:
 def make_serial(
     planned: RunPlan,
     run_dir: Path,
-    screen: Screen,
+    console: Console,
     stop: StopRequest,
     age: int = 0,
     run: str | None = None,
@@ -216,70 +190,8 @@ def make_serial(
     ppo = build_ppo(config, description, planned.derived.update_epochs)
     if config.init_from is not None:
         warm_start(ppo, Path(config.init_from))
-    return Serial(
-        config=config,
-        description=description,
-        sampling=make_sampling(config, description),
-        ppo=ppo,
-        metrics=MetricsFiles(run_dir, first_update=0),
-        run_dir=run_dir,
-        screen=screen,
-        stop=stop,
-        age=age,
-        saving=None if run is None else Saving(run, run_dir, config, description),
-    )
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point."""
-    configure("serial")
-    stop = StopRequest().install()
-    options = read_options(SerialOptions, argv, "dppo-redis serial")
-    if options.age < 0:
-        raise ConfigurationError(f"age: at least 0 (got {options.age})")
-    if options.age and options.config.lock_step:
-        raise ConfigurationError("age and lock_step cannot be used together: lock-step data is always fresh")
-    torch.set_num_threads(1)
-    config = options.config
-    planned = plan(config, spaces_of(config), serial=True)
-    directory = choose(config, options.run, options.run_dir, resume=False)
-    check(directory, resume=False, overwrite=options.overwrite)
-    check_network(config, planned.description)
-    check_before_start(planned, directory.path)
-    claim(directory)
-    sampling = f"one process, age {options.age}"
-    prepare(directory, planned.config_as_used, resume=False, sampling=sampling)
-    screen = Screen(progress_stream(options.json))
-    screen.print(derived_table(config, planned.derived, serial=True))
-    serial = make_serial(planned, directory.path, screen, stop, options.age, directory.run)
-    failure: DppoError | None = None
-    try:
-        with Watchdog(config.env_timeout_s, stop, stopped_status=ExitStatus.INTERRUPTED):
-            serial.run()
-    except DppoError as error:
-        failure = error
-    finally:
-        serial.metrics.close()
-        serial.sampling.close()
-    if serial.saving is not None:
-        serial.saving.save(serial.ppo, serial.progress)
-    return _conclude(serial, directory.run, failure, json_wanted=options.json)
-
-
-def _conclude(serial: Serial, run: str, failure: DppoError | None, *, json_wanted: bool) -> int:
-    summary = serial.summary()
-    if failure is not None:
-        summary["reason"] = "failed"
-    evaluation = serial.evaluation
-    try:
-        write_summary(serial.run_dir, summary)
-        plot_run(serial.run_dir, run, (evaluation.env_steps, evaluation.return_mean) if evaluation else None)
-    except OSError as error:
-        _log.error("cannot write the last artefacts: %s", error)
-    if failure is None:
-        serial.screen.print(summary_table(summary))
-    if json_wanted:
-        print(json.dumps(summary), flush=True)
-    if failure is not None:
-        raise failure
-    return serial.stop.exit_status
+    lock_step, sampling = description.join.lock_step, make_sampling(config, description)
+    metrics = MetricsFiles(run_dir, first_update=0)
+    checkpoints = None if run is None else make_checkpoints(config, description, run, run_dir)
+    training = Training(config, ppo, Progress(), lock_step, metrics, checkpoints)
+    return Serial(config, description, sampling, training, run_dir, console, stop, age)

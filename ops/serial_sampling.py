@@ -14,15 +14,17 @@ from dppo_redis.pacing import batch_is_full
 from dppo_redis.rollout import Rollout, validate
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import RunDescription, Spec
-from workers.__main__ import build_collector
+from workers.build import build_collector
 from workers.collect import Collector
 from workers.trouble import Trouble
+from workers.watchdog import CallClock
 
 
 class Sampling(Protocol):
     """What the baseline asks."""
 
     trouble: Trouble  # what went wrong with the environments
+    calls: CallClock  # how long they take; for a watchdog
 
     def collect(self, policy: ActingPolicy, stop: StopRequest) -> list[Rollout]:
         """The rollouts of one batch; all but the last are copies, use that one before the next call.
@@ -92,11 +94,13 @@ class OneCollector:
 
     def __init__(self, description: RunDescription, batch_steps: int) -> None:
         builds = itertools.count()
-        self.trouble = Trouble()
+        self.trouble, self.calls = Trouble(), CallClock()
         self._batch_steps = batch_steps
         self._collector = PatientCollector(
             description.spec,
-            lambda _: build_collector(description, None, slot=0, boot=1, builds=next(builds)),
+            lambda _: build_collector(
+                description, None, slot=0, boot=1, builds=next(builds), calls=self.calls
+            ),
             self.trouble,
         )
 
@@ -117,12 +121,13 @@ class LockStepFleet:
     """Samples as the actors of a lock-step run do, one after the other."""
 
     def __init__(self, description: RunDescription, plan: LockStep) -> None:
-        self.trouble = Trouble()
+        self.trouble, self.calls = Trouble(), CallClock()
         self._plan = plan
         self._update: int | None = None
 
         def build(slot: int, failures: int) -> Collector:
-            return build_collector(description, None, slot, seed_boot(self._update or 0), failures)
+            boot = seed_boot(self._update or 0)
+            return build_collector(description, None, slot, boot, failures, self.calls)
 
         self._collectors = [
             PatientCollector(description.spec, partial(build, slot), self.trouble)

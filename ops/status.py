@@ -14,7 +14,8 @@ from dppo_redis.keys import RunKeys
 from dppo_redis.ledger import Ledger, Outcome
 from dppo_redis.redis_client import INTERACTIVE_PATIENCE_S, Client, Patience, connect
 from dppo_redis.registry import Registry, number
-from dppo_redis.run_store import Control, Evaluation, RunStore, only_run
+from dppo_redis.reports import Evaluation
+from dppo_redis.run_store import Control, RunStore, only_run
 from dppo_redis.shutdown import StopRequest
 
 
@@ -119,7 +120,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps(status_json(status)))
     else:
-        from ops.view import make_console, render
+        from ops.tables import make_console
+        from ops.view import render
 
         make_console().print(render(status))
     return ExitStatus.DONE

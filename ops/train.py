@@ -30,7 +30,8 @@ from ops.run_directory import RunDirectory, check, choose, claim, prepare, write
 from ops.shared_redis import check_shared, leave_shared, prepare_shared
 from ops.summary import summarise
 from ops.supervisor.render import FleetPlan, check_path
-from ops.view import Screen, derived_table, progress_stream, summary_table
+from ops.tables import derived_table, progress_stream, summary_table
+from ops.view import Screen
 from ops.watch import Watch, quietly, wait_for_broker
 
 _LONGEST_PARENT = 60

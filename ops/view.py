@@ -1,72 +1,23 @@
-"""How a run looks: the live panel in a terminal, one plain line elsewhere, tables at start and end."""
+"""How a running fleet looks: the live panel in a terminal, one plain line elsewhere."""
 
-import sys
 import time
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Self, TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dppo_redis.config import RunConfig
-from dppo_redis.pacing import Derived
 from dppo_redis.registry import number
 from ops.status import RunStatus
+from ops.tables import make_console, printable
 
 _LINE_PERIOD_S = 2.0
 _STALE_STATUS_S = 5.0
 _ACTORS_SHOWN = 12
-
-
-def printable(text: str) -> str:
-    """Text of others on one line, as a terminal may show it: no control sequences."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split()))
-
-
-def make_console(stream: TextIO | None = None) -> Console:
-    """A console that takes square brackets as they are: messages and paths hold them."""
-    return Console(file=stream, markup=False, emoji=False)
-
-
-def derived_table(config: RunConfig, derived: Derived, *, serial: bool = False) -> Table:
-    """The numbers that follow from the configuration."""
-    table = Table(title=f"{config.env_id}, seed {config.seed}", show_header=False, title_justify="left")
-    rows: list[tuple[str, str]] = [
-        ("samples per update", f"{derived.samples_per_update:,}"),
-        (
-            "gradient steps per update",
-            f"{derived.gradient_steps_per_update} ({derived.update_epochs} passes)",
-        ),
-        ("rollout", f"{derived.rollout_steps} steps x {config.envs_per_actor} environments"),
-    ]
-    if config.lock_step:
-        rows.append(("lock-step", f"{config.actors} actors, segments of {config.segment_updates} updates"))
-    if not serial:
-        rows += [
-            ("rollouts per update", f"{derived.rollouts_per_update} from {config.actors} actors"),
-            ("bytes per rollout", f"{derived.rollout_bytes:,}"),
-            ("expected lag", f"{derived.expected_lag:.1f} updates (limit {config.staleness_limit})"),
-            ("actors wait at a backlog of", _marks(derived)),
-            (
-                "most rollouts in Redis",
-                f"{derived.valve_bytes / 2**20:,.0f} MiB, then the oldest are dropped",
-            ),
-        ]
-    if config.network.memory != "none" and not config.ppo.normalise_returns:
-        rows.append(("advice", "policy and value share layers: --ppo.normalise-returns learns better"))
-    for name, value in rows:
-        table.add_row(name, value)
-    return table
-
-
-def _marks(derived: Derived) -> str:
-    if derived.backlog_fresh == derived.backlog_high:
-        return f"{derived.backlog_high} rollouts"
-    return f"{derived.backlog_fresh} rollouts, {derived.backlog_high} when the learner waits"
 
 
 def render(status: RunStatus) -> RenderableType:
@@ -243,57 +194,7 @@ class Screen:
         self.console.print(renderable)
 
 
-def summary_table(summary: dict[str, Any]) -> Table:
-    """What a finished run came to."""
-    table = Table(title="summary", show_header=False, title_justify="left")
-    for name, value in _summary_rows(summary):
-        table.add_row(name, value)
-    return table
-
-
-def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    target = f" at {summary['target_step']:,} steps" if summary["target_step"] is not None else ""
-    rows = [
-        ("ended", f"{summary['reason']}{target}"),
-        (
-            "evaluation",
-            f"{_number(summary['return_mean'])} over {summary['return_episodes']} greedy episodes",
-        ),
-        ("training return", f"{_number(summary['train_return_mean'])} over the last 100 episodes"),
-        ("steps", f"{summary['env_steps']:,} sampled, {summary['trained_steps']:,} trained on"),
-        ("time", f"{summary['train_s']:.1f} s training, {summary['wall_s']:.1f} s in all"),
-        ("speed", f"{summary['steps_per_s']:,.0f} steps/s"),
-    ]
-    if summary.get("refused"):
-        rows.append(("refused", f"{summary['refused']:,} rollouts, the log says why"))
-    if "ledger" in summary:
-        staleness, ledger = summary["staleness"], summary["ledger"]
-        drops = " + ".join(f"{ledger[name]} {name}" for name in ("stale", "duplicate", "refused", "lost"))
-        books = f"{ledger['entries_added']:,} rollouts = {ledger['trained']:,} trained + {drops}"
-        rows += [
-            ("updates", f"{summary['updates']:,}, weights version {summary['version']:,}"),
-            (
-                "staleness",
-                f"mean {staleness['mean']:.2f}, max {staleness['max']}, limit {staleness['limit']}",
-            ),
-            ("books", f"{books} + {ledger['backlog']} left (imbalance {ledger['imbalance']})"),
-        ]
-    else:
-        rows.append(("updates", f"{summary['updates']:,}"))
-    rows.append(("artefacts", str(summary["run_dir"])))
-    return rows
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
-
-
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-def progress_stream(json: bool) -> TextIO:
-    """With --json standard output is for the one object alone."""
-    return sys.stderr if json else sys.stdout

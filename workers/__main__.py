@@ -12,34 +12,28 @@ from pathlib import Path
 
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.credentials import Role, find_url
-from dppo_redis.environments import make_vector
 from dppo_redis.errors import (
     ConfigurationError,
-    DamagedSpecError,
-    EnvironmentBrokenError,
     ExitStatus,
     StoppedError,
 )
 from dppo_redis.history import History
-from dppo_redis.inspect_environment import inspect
 from dppo_redis.keys import RunKeys
-from dppo_redis.logs import Rarely, configure
+from dppo_redis.logs import configure
 from dppo_redis.redis_client import Client, Patience, TransientError, connect, translated
 from dppo_redis.registry import Registry
 from dppo_redis.rollout import MAX_ENVIRONMENTS
 from dppo_redis.rollout_stream import RolloutProducer
 from dppo_redis.run_store import STOP, RunStore
 from dppo_redis.shutdown import StopRequest, run_service
-from dppo_redis.spec import RunDescription, Spec
+from dppo_redis.spec import RunDescription
 from dppo_redis.weight_store import WeightStore
-from workers.collect import Collector
-from workers.envs import Environments
+from workers.build import build_collector
+from workers.join import check_environment, refuse_living_holder, wait_for_description
 from workers.loop import BEAT_PERIOD_S, Actor, ActorStats
-from workers.seeding import actor_seeds
 from workers.turn import ByBacklog, InLockStep, Turn
-from workers.watchdog import CALLS, Watchdog
+from workers.watchdog import CallClock, Watchdog
 
-_LOOKS_AT_A_DAMAGED_SPEC = 15  # three seconds
 _log = logging.getLogger("dppo")
 
 
@@ -57,62 +51,6 @@ class ActorOptions:
     """Number of this actor in the fleet; default: the next free one"""
     history: Path | None = None
     """File to which every event is appended, for checking afterwards; default: none"""
-
-
-def wait_for_description(store: RunStore, patience: Patience, stop: StopRequest) -> RunDescription | None:
-    """What the run's learner published; waits until there is one, None when the run is over.
-
-    Raises:
-        ConfigurationError: the run speaks another release's wire schema, or nobody mends its spec.
-    """
-    rarely, damaged = Rarely(), 0
-    while not stop.requested:
-        try:
-            description = patience.call("read the spec", store.description)
-        except DamagedSpecError:
-            description, damaged = None, damaged + 1
-            if damaged == _LOOKS_AT_A_DAMAGED_SPEC:
-                raise
-        if description is not None:
-            return description
-        if rarely.due():
-            _log.info("waiting for the learner of run %s", store.keys.run)
-        stop.sleep(0.2)
-    return None
-
-
-def check_environment(spec: Spec) -> None:
-    """Compare this machine's environment with the run's spec.
-
-    Raises:
-        ConfigurationError: they differ; the message says in what.
-    """
-    spaces = inspect(spec.environment, use_mask=spec.observation.masked)
-    differences = spec.seen_with(spaces).differences(spec)
-    if differences:
-        raise ConfigurationError(
-            f"{spec.environment.env_id} here is not the run's environment ({'; '.join(differences)}): "
-            "install the same versions as the learner's machine"
-        )
-
-
-def refuse_living_holder(registry: Registry, slot: int, patience: Patience, stop: StopRequest) -> None:
-    """A registration that is renewed while we look belongs to a living actor; a dead one's may be taken.
-
-    Raises:
-        ConfigurationError: naming the holder.
-    """
-    first = patience.call("look at the slot", lambda: registry.holder(slot))
-    deadline = time.monotonic() + 2.5 * BEAT_PERIOD_S
-    holder = first
-    while holder and not holder.is_dead and time.monotonic() < deadline and not stop.requested:
-        stop.sleep(0.2)
-        holder = patience.call("look at the slot", lambda: registry.holder(slot))
-        if holder and holder != first:
-            raise ConfigurationError(
-                f"slot {slot} belongs to a living actor, {holder.host}:{holder.pid}: "
-                "stop that one, or leave out --slot"
-            )
 
 
 def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
@@ -140,12 +78,13 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     _log.info("actor %d, boot %d, of run %s", slot, boot, options.run)
     plan = description.join.lock_step
     turn: Turn = ByBacklog(boot) if plan is None else InLockStep(plan)
+    calls = CallClock()
     actor = Actor(
         description=description,
         boot_id=secrets.token_hex(8),
         stats=ActorStats(slot, boot),
         turn=turn,
-        build_collector=partial(build_collector, description, options.envs_per_actor, slot),
+        build_collector=partial(build_collector, description, options.envs_per_actor, slot, calls=calls),
         producer=RolloutProducer(client, keys, stop, history),
         weights=WeightStore(client, keys),
         registry=registry,
@@ -157,7 +96,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     aside = Aside(actor, connect(url, f"dppo-actor-{options.run}"), keys)
     limit_s = description.join.env_timeout_s
     try:
-        with Watchdog(limit_s, stop, meanwhile=aside.beat, farewell=aside.leave):
+        with Watchdog(calls, limit_s, stop, meanwhile=aside.beat, farewell=aside.leave):
             actor.run()
     except StoppedError as error:
         _log.info("%s", error)
@@ -208,26 +147,6 @@ def _check_place(options: ActorOptions, description: RunDescription) -> None:
             f"run {options.run} is in lock-step mode with {environments} environments in each actor: "
             "leave out --envs-per-actor"
         )
-
-
-def build_collector(
-    description: RunDescription, envs_per_actor: int | None, slot: int, boot: int, builds: int
-) -> Collector:
-    """Environments and buffers; rebuilt environments play other episodes than the broken ones."""
-    spec, join = description.spec, description.join
-    count = envs_per_actor or join.envs_per_actor
-    seeds = actor_seeds(join.seed, slot, boot, count, builds)
-    CALLS.start()  # building may hang, too; the first reset stops the clock
-    try:
-        vector = make_vector(spec.environment, count, join.vectorization, masked=spec.observation.masked)
-    except ConfigurationError as error:  # it could be made when it was looked at: this may pass
-        raise EnvironmentBrokenError(str(error)) from error
-    environments = Environments(vector, seeds.environments)
-    try:
-        return Collector(environments, spec, seeds)
-    except EnvironmentBrokenError:
-        environments.close()
-        raise
 
 
 def _leave(registry: Registry, slot: int, boot: int) -> None:

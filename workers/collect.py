@@ -10,54 +10,14 @@ import numpy as np
 
 from dppo_redis.acting import ActingPolicy
 from dppo_redis.errors import EnvironmentBrokenError, StoppedError
-from dppo_redis.features import push_frame
 from dppo_redis.normaliser import discounted_returns
+from dppo_redis.policy_state import PolicyState
 from dppo_redis.rollout import Rollout, allocate
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spaces import Array, BoolArray, FloatArray
 from dppo_redis.spec import Spec
-from workers.envs import Environments, Step
+from workers.envs import Environments
 from workers.seeding import ActorSeeds
-
-
-class Eyes:
-    """What a policy has before it acts: the newest observation, with k frames the last k, and its memory.
-
-    Where an episode begins the frames are copies of its first one and the memory is zero.
-    """
-
-    def __init__(self, spec: Spec, observations: Array) -> None:
-        self.newest = observations  # [N, *row]
-        self.memory = np.zeros((len(observations), spec.network.state_size), np.float32)
-        self._frames = np.repeat(observations[:, None], spec.frame_stack, axis=1)  # [N, k, *row]
-        self._stacking = spec.frame_stack > 1
-        self._remembering = self.memory.shape[1] > 0
-
-    @property
-    def rows(self) -> Array:
-        """What `ActingPolicy.step` reads: [N, *row], or [N, k, *row] of stacked frames."""
-        return self._frames if self._stacking else self.newest
-
-    @property
-    def before(self) -> Array:
-        """[N, k - 1, *row], the frames before the newest one."""
-        return self._frames[:, :-1]
-
-    def forget_what_is_not_finite(self) -> None:
-        """A broken observation spoils its own rollout, not those that follow."""
-        if self._remembering:
-            self.memory = np.nan_to_num(self.memory, nan=0, posinf=0, neginf=0)
-
-    def see(self, step: Step, memory: FloatArray) -> None:
-        """Take in what a step showed, and the memory after the policy chose it."""
-        self.newest = step.observations
-        if not (self._stacking or self._remembering):
-            return
-        anew = step.terminated | step.truncated | ~step.valid
-        self.memory = np.where(anew[:, None], np.float32(0), memory)
-        if self._stacking:
-            self._frames = push_frame(self._frames, self.newest)
-            self._frames[anew] = self.newest[anew][:, None]
 
 
 class Collector:
@@ -80,7 +40,7 @@ class Collector:
         self._buffers = allocate(spec, environments.count)
         shape = (spec.rollout_steps, environments.count, spec.action.outputs)  # T, N, logits and means
         self._outputs = np.empty(shape, np.float32)
-        self._eyes = Eyes(spec, environments.reset())
+        self._state = PolicyState(spec, environments.reset())
         self._returns = np.zeros(environments.count)  # of the running episodes, float64
         self._discounted = np.zeros(environments.count)  # the same, discounted, where the spec asks for it
         self._lengths = np.zeros(environments.count, dtype=np.int64)
@@ -94,21 +54,21 @@ class Collector:
             StoppedError: a stop was requested meanwhile; the partial rollout is dropped.
             EnvironmentBrokenError: the environment raised.
         """
-        buffers, eyes = self._buffers, self._eyes
+        buffers, state = self._buffers, self._state
         noise = policy.noise(self._generator, self.spec.rollout_steps, self.environments.count)
-        eyes.forget_what_is_not_finite()
-        before = eyes.before, eyes.memory
+        state.forget_nonfinite()
+        before = state.frames_before, state.memory
         finals: list[Array] = []
         for t in range(self.spec.rollout_steps):
             if stop is not None and stop.requested:
                 raise StoppedError("stopped in the middle of a rollout")
-            buffers.observations[t] = eyes.newest
-            outputs, memory = policy.step(eyes.rows, eyes.memory)
+            buffers.observations[t] = state.newest
+            outputs = state.outputs(policy)
             self._outputs[t] = outputs
             actions = policy.sample(outputs, noise[t])
             buffers.actions[t] = actions
             step = self.environments.step(policy.action.to_environment(actions))
-            eyes.see(step, memory)
+            state.observe(step.observations, step.begins)
             buffers.rewards[t] = step.rewards
             buffers.terminated[t] = step.terminated
             buffers.truncated[t] = step.truncated
@@ -138,7 +98,7 @@ class Collector:
             buffers,
             log_probs=policy.log_probs(self._outputs, buffers.actions),
             final_observations=np.concatenate(finals) if finals else buffers.final_observations,
-            last_observations=self._eyes.newest,
+            last_observations=self._state.newest,
             frames_before=frames_before,
             memory=memory,
             discounted_returns=discounted,

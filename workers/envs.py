@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.spaces import Array, BoolArray, FloatArray, describe_observations
-from workers.watchdog import CALLS
+from workers.watchdog import CallClock
 
 _log = logging.getLogger("dppo")
 
@@ -29,11 +29,18 @@ class Step:
     valid: BoolArray  # [N], False for the dummy step of an automatic reset
     final_observations: Array | None  # [E, *row] of the environments that ended; None if none did
 
+    @property
+    def begins(self) -> BoolArray:
+        """[N], True where the observation to act on next begins an episode."""
+        return self.terminated | self.truncated | ~self.valid
+
 
 class Environments:
-    """N environments stepped together."""
+    """N environments stepped together; `calls` is where a watchdog looks how long they take."""
 
-    def __init__(self, vector: VectorEnv[Any, Any, Any], seeds: list[int]) -> None:
+    def __init__(
+        self, vector: VectorEnv[Any, Any, Any], seeds: list[int], calls: CallClock | None = None
+    ) -> None:
         mode = vector.metadata.get("autoreset_mode")
         if not isinstance(mode, AutoresetMode):
             raise ConfigurationError(
@@ -41,7 +48,8 @@ class Environments:
                 "so its episode ends cannot be understood"
             )
         self.vector = vector
-        CALLS.processes.update(getattr(vector, "processes", ()))
+        self._calls = calls or CallClock()
+        self._calls.processes.update(getattr(vector, "processes", ()))
         self.count = vector.num_envs
         self.mode = mode
         self.observation = describe_observations(vector.single_observation_space)
@@ -55,18 +63,18 @@ class Environments:
         """
         seed: Any = self._seeds if hasattr(self.vector, "env_fns") else self._seeds[0]
         self._ended = np.zeros(self.count, dtype=np.bool_)
-        CALLS.start()
+        self._calls.start()
         try:
             observations, _ = self.vector.reset(seed=seed)
         except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
             raise EnvironmentBrokenError(f"reset raised {type(error).__name__}: {error}") from error
         finally:
-            CALLS.stop()
+            self._calls.stop()
         return self._rows(observations)
 
     def step(self, actions: Any) -> Step:
         """One step of every environment, actions as the environment takes them."""
-        CALLS.start()
+        self._calls.start()
         try:
             return self._step(actions)
         except (EOFError, ConnectionError) as error:
@@ -74,7 +82,7 @@ class Environments:
         except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
             raise EnvironmentBrokenError(f"step raised {type(error).__name__}: {error}") from error
         finally:
-            CALLS.stop()
+            self._calls.stop()
 
     def _step(self, actions: Any) -> Step:
         raw, rewards, terminated, truncated, infos = self.vector.step(actions)
@@ -113,7 +121,7 @@ class Environments:
                 process.kill()
             for process in processes:
                 process.join()
-            CALLS.processes.difference_update(processes)
+            self._calls.processes.difference_update(processes)
             self.vector.closed = True
             return
         try:

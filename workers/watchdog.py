@@ -40,13 +40,11 @@ class CallClock:
         return 0.0 if began is None else time.monotonic() - began
 
 
-CALLS = CallClock()  # of this process: its main thread alone calls environments
-
-
 class Watchdog:
-    """Looks at `CALLS` from a thread of its own.
+    """Looks at the clock of the environments from a thread of its own.
 
     Args:
+        calls: when the main thread, which alone calls environments, began to.
         limit_s: how long one call may take.
         stop: once it is requested, the limit is STOP_GRACE_S.
         stopped_status: what the process then ends with.
@@ -56,6 +54,7 @@ class Watchdog:
 
     def __init__(
         self,
+        calls: CallClock,
         limit_s: float,
         stop: StopRequest,
         *,
@@ -63,6 +62,7 @@ class Watchdog:
         meanwhile: Callable[[], None] = lambda: None,
         farewell: Callable[[str | None], None] = lambda _reason: None,
     ) -> None:
+        self._calls = calls
         self._limit_s = limit_s
         self._stop = stop
         self._stopped_status = stopped_status
@@ -86,7 +86,7 @@ class Watchdog:
             self._meanwhile()
 
     def _look(self) -> None:
-        taken_s = CALLS.runs_s()
+        taken_s = self._calls.runs_s()
         if self._stop.requested and self._stopping_since is None:
             self._stopping_since = time.monotonic()
         if taken_s > self._limit_s:
@@ -99,7 +99,7 @@ class Watchdog:
     def _end(self, reason: str | None, status: ExitStatus) -> None:
         if reason is not None:
             _log.error("%s; ending this process", reason)
-        for process in list(CALLS.processes):
+        for process in list(self._calls.processes):
             process.kill()
         self._farewell(reason)
         logging.shutdown()

@@ -1,4 +1,4 @@
-"""`python -m ops.bench.cartpole`: steps and seconds until CartPole-v1 is solved, default settings.
+"""`dppo-redis bench cartpole`: steps and seconds until CartPole-v1 is solved, default settings.
 
 Greedy evaluation (20 episodes) and the last 100 training returns, each against 475, over seeds;
 the fleet beside the serial baseline.
@@ -6,8 +6,11 @@ the fleet beside the serial baseline.
 
 import argparse
 import statistics
+import sys
+from collections.abc import Sequence
 from typing import Any
 
+from dppo_redis.errors import ExitStatus
 from ops.bench.runs import command_of, name_of, run, table
 
 TARGET = 475.0
@@ -37,12 +40,12 @@ def _fleet_row(actors: int, results: list[dict[str, Any]]) -> list[str]:
     return [name_of(actors), f"{stale} of {settled}", f"{mean:.2f}", str(most), str(imbalance)]
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Print both tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="dppo-redis bench cartpole", description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--actors", type=int, nargs="+", default=[2, 4])
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     rows, fleet = [], []
     for actors in (None, *options.actors):
         results = []
@@ -63,7 +66,8 @@ def main() -> None:
     print(table(header, rows))
     print()
     print(table(["", "stale rollouts", "largest mean staleness", "largest staleness", "imbalance"], fleet))
+    return ExitStatus.DONE
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

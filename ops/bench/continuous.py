@@ -1,13 +1,16 @@
-"""`python -m ops.bench.continuous`: continuous control with the defaults, 2 actors, over seeds.
+"""`dppo-redis bench continuous`: continuous control with the defaults, 2 actors, over seeds.
 
 InvertedPendulum-v5 (MuJoCo, from ops/bench/requirements.txt); keeps the curve of the first seed.
 """
 
 import argparse
 import shutil
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
+from dppo_redis.errors import ExitStatus
 from dppo_redis.run_files import RunFiles
 from ops.bench.runs import run, table
 
@@ -15,12 +18,12 @@ ENV_ID = "InvertedPendulum-v5"
 FIGURES = Path(__file__).parent / "figures"
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="dppo-redis bench continuous", description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--steps", type=int, default=300_000)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     rows = []
     for index, seed in enumerate(options.seeds):
         with tempfile.TemporaryDirectory(prefix="dppo-bench-") as temporary:
@@ -40,7 +43,8 @@ def main() -> None:
             ]
         )
     print(table(["seed", "last 100 returns", "20 greedy episodes", "seconds", "mean staleness"], rows))
+    return ExitStatus.DONE
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

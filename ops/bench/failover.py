@@ -1,4 +1,4 @@
-"""`python -m ops.bench.failover`: how soon training resumes when the primary goes, and what it costs.
+"""`dppo-redis bench failover`: how soon training resumes when the primary goes, and what it costs.
 
 A fleet trains through three sentinels while its primary is failed over by command, killed and frozen,
 in turn. The clock runs from the fault until a server that leads now holds two more updates.
@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import redis
 
+from dppo_redis.errors import ExitStatus
 from dppo_redis.keys import RunKeys
 from dppo_redis.run_files import RunFiles
 from ops.bench.runs import REPOSITORY, table
@@ -153,11 +154,11 @@ def measure(
     return found, json.loads(out.splitlines()[-1])
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="dppo-redis bench failover", description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
-    rounds = parser.parse_args().rounds
+    rounds = parser.parse_args(argv).rounds
     with (
         tempfile.TemporaryDirectory(prefix="dppo-bench-") as place,
         SentinelGroup(find_server()) as group,
@@ -185,7 +186,8 @@ def main() -> None:
     print(f"\n{sum(f.resumed_s <= 15 for f in found)} of {rounds} within 15 s; {len(versions)} updates")
     print(f"versions rise: {all(a < b for a, b in pairwise(versions))}")
     print(f"books: {summary['ledger']}")
+    return ExitStatus.DONE
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""`python -m ops.bench.hostile`: what broken payloads cost the learner.
+"""`dppo-redis bench hostile`: what broken payloads cost the learner.
 
 First each kind of damage against a valid payload of the same size: time and memory of all that the
 learner does with a payload. Then ten thousand of them, pushed to a real learner.
@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ import numpy as np
 import tomli_w
 
 from dppo_redis.config import RunConfig
-from dppo_redis.errors import WireError
+from dppo_redis.errors import ExitStatus, WireError
 from dppo_redis.inspect_environment import describe
 from dppo_redis.keys import RunKeys
 from dppo_redis.redis_client import Client, connect
@@ -244,15 +244,16 @@ def flood(count: int = COUNT) -> tuple[int, int, dict[str, int]]:
         return before, max(most, resident_bytes(pid)), RunStore(client, keys).ledger()
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Print both tables."""
+    argparse.ArgumentParser(prog="dppo-redis bench hostile", description=__doc__).parse_args(argv)
     compare()
     before, most, ledger = flood()
     reasons = ", ".join(f"{n} {name}" for name, n in sorted(ledger.items()) if name.startswith("refused:"))
     print(f"\n{COUNT} hostile payloads: {ledger.get('refused', 0)} refused ({reasons})")
     print(f"memory of the learner: {before / 2**20:.1f} MB before, {most / 2**20:.1f} MB at most")
+    return ExitStatus.DONE
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__).parse_args()
-    main()
+    sys.exit(main())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+BENCH = REPOSITORY / "ops" / "bench"
 
 
 def run(arguments: Sequence[str], directory: Path | None = None) -> dict[str, Any]:

@@ -1,16 +1,19 @@
-"""`python -m ops.bench.slow_environment`: how a fleet shares its time when a step takes 5 ms.
+"""`dppo-redis bench slow_environment`: how a fleet shares its time when a step takes 5 ms.
 
 CartPole with a sleep in each step. Sampling is the bottleneck here, so actors should hardly wait.
 """
 
 import argparse
+import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from numpy.typing import NDArray
 
+from dppo_redis.errors import ExitStatus
 from ops.bench.runs import run, table
 
 STEP_MS = 5.0
@@ -34,12 +37,12 @@ class SlowCartPole(CartPoleEnv):
 gymnasium.register(ENV_ID.partition(":")[2], entry_point=SlowCartPole, max_episode_steps=500)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="dppo-redis bench slow_environment", description=__doc__)
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--actors", type=int, nargs="+", default=[2, 4, 8])
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     rows = []
     for actors in options.actors:
         result = run(["train", ENV_ID, "--actors", str(actors), "--env-steps", str(options.steps)])
@@ -56,7 +59,8 @@ def main() -> None:
         )
     header = ["actors", "steps/s", "of the ceiling", "actors wait", "mean staleness", "stale rollouts"]
     print(table(header, rows))
+    return ExitStatus.DONE
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

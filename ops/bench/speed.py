@@ -1,4 +1,4 @@
-"""`python -m ops.bench.speed`: environment steps per second, learning included, beside stable-baselines3.
+"""`dppo-redis bench speed`: environment steps per second, learning included, beside stable-baselines3.
 
 The article's hyper-parameters for all (batch 2048, minibatch 256, 10 passes, learning rate 3e-4,
 two 64x64 tanh networks, 8 environments), one process and one compute thread for the peer, measured
@@ -9,7 +9,9 @@ import argparse
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 
+from dppo_redis.errors import ExitStatus
 from ops.bench.runs import REPOSITORY, command_of, name_of, run, table
 
 _PEER = """
@@ -38,13 +40,13 @@ def _ours(actors: int | None, steps: int) -> float:
     return float(run(arguments)["steps_per_s"])
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="dppo-redis bench speed", description=__doc__)
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--actors", type=int, nargs="+", default=[2, 4])
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     kinds: list[int | None] = [None, *options.actors]
     peer: list[float] = []
     ours: dict[int | None, list[float]] = {kind: [] for kind in kinds}
@@ -58,7 +60,8 @@ def main() -> None:
         rate = statistics.median(ours[kind])
         rows.append([f"dppo_redis, {name_of(kind)}", f"{rate:,.0f}", f"{rate / base:.2f}"])
     print(table(["", "steps/s, median", "ratio"], rows))
+    return ExitStatus.DONE
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""`python -m ops.bench.transport`: what the guarantees cost.
+"""`dppo-redis bench transport`: what the guarantees cost.
 
 Two producers, one consumer, packed rollouts of 82 KB, no training. The product's own code (checksum,
 push with pacing; judge, verify, unpack, check every value, settle; keeper) against a bare loop of XADD,
@@ -12,13 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
+from dppo_redis.errors import ExitStatus
 from dppo_redis.inspect_environment import spaces_of
 from dppo_redis.keys import GROUP, RunKeys
 from dppo_redis.ledger import Outcome, Settlement
@@ -184,8 +185,9 @@ def _server_s(client: Client) -> float:
     return float(used["used_cpu_sys"]) + float(used["used_cpu_user"])
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Print rollouts per second of both, and the ratio."""
+    argparse.ArgumentParser(prog="dppo-redis bench transport", description=__doc__).parse_args(argv)
     keep_freed_memory()  # as a learner; the bare loop gains by it, too
     with tempfile.TemporaryDirectory(prefix="dppo-") as place:
         broker = embedded(Path(place))
@@ -199,6 +201,7 @@ def main() -> None:
             client.close()
             server.terminate()
             server.wait()
+    return ExitStatus.DONE
 
 
 def _compare(client: Client) -> None:
@@ -218,13 +221,17 @@ def _compare(client: Client) -> None:
     print(f"median ratio {median(walls):.2f}, of CPU {median(cpus):.2f}")
 
 
+def _produce(kind: str, url: str) -> None:
+    """One of the producers, in a process of its own."""
+    connection = connect(url, "bench-producer")
+    if kind == "bare":
+        produce_bare(connection, "bench:rollouts")
+    else:
+        produce(connection, RunKeys("bench"))
+
+
 if __name__ == "__main__":
     if len(sys.argv) == 3:
-        connection = connect(sys.argv[2], "bench-producer")
-        if sys.argv[1] == "bare":
-            produce_bare(connection, "bench:rollouts")
-        else:
-            produce(connection, RunKeys("bench"))
+        _produce(*sys.argv[1:])
     else:
-        argparse.ArgumentParser(description=__doc__).parse_args()
-        main()
+        sys.exit(main())

@@ -26,10 +26,10 @@ from dppo_redis.ledger import Outcome
 from dppo_redis.redis_client import Client
 from dppo_redis.rollout_stream import RolloutProducer
 from dppo_redis.run_store import RunStore
+from dppo_redis.sequence_numbers import Marks
 from dppo_redis.shutdown import StopRequest
 from learner.__main__ import _serve
 from learner.authority import Authority
-from learner.intake import Marks
 from learner.staleness import Verdict
 from tests.chaos.checker import check
 from tests.chaos.proxy import Proxy
@@ -39,7 +39,7 @@ from tests.factories import make_config, make_model
 from tests.integration.actor_side import SLOT, make_actor
 from tests.integration.learner_side import in_background
 from tests.integration.test_learner import config_of, description_of
-from workers.__main__ import build_collector
+from workers.build import build_collector
 
 LIMIT = make_config(env_id="CartPole-v1").max_staleness
 CONFIG = config_of(env_steps=10**9)

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from imageio import v3
 
+from dppo_redis.best_policy import keep_best
 from dppo_redis.errors import ExitStatus
 from dppo_redis.inspect_environment import describe
-from dppo_redis.run_store import Evaluation
+from dppo_redis.reports import Evaluation
 from ops.run_directory import RunDirectory, prepare
 from tests.e2e.support import Command
 from tests.factories import make_config, make_model, make_weights
-from workers.evaluate import keep_best
 from workers.seeding import evaluation_seeds
 
 NO_DISPLAY = {"DISPLAY": "", "WAYLAND_DISPLAY": "", "SDL_VIDEODRIVER": ""}

@@ -30,7 +30,7 @@ from tests.conftest import RedisServer, wait_until
 from tests.factories import make_config
 from tests.integration.actor_side import PATIENCE_S, RunningActor, running_actor
 from tests.integration.learner_side import in_background
-from workers.__main__ import build_collector
+from workers.build import build_collector
 from workers.collect import Collector
 
 SEGMENT = 4

@@ -9,6 +9,7 @@ from dppo_redis.errors import ConfigurationError, FencedError
 from dppo_redis.fenced_writes import FencedWrites
 from dppo_redis.keys import RunKeys
 from dppo_redis.ledger import Books, Ledger, Outcome, Settlement
+from dppo_redis.lineage import Lineage
 from dppo_redis.redis_client import Client, Patience
 from dppo_redis.registry import Registry
 from dppo_redis.rollout_stream import RolloutConsumer
@@ -18,7 +19,6 @@ from dppo_redis.weight_store import WeightStore
 from learner.authority import Authority
 from learner.keeper import Keeper
 from learner.lease import LEASE_TTL_S
-from learner.staleness import Lineage
 from learner.takeover import stand_by
 from learner.used import UsedFile
 from tests.conftest import memory_limit, wait_until

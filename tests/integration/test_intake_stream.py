@@ -13,11 +13,12 @@ from dppo_redis.keys import GROUP, RunKeys
 from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.redis_client import Client
 from dppo_redis.run_store import QUARANTINE_BYTES
+from dppo_redis.sequence_numbers import Marks
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import WIRE_SCHEMA
 from dppo_redis.wire import encode_rollout
 from learner.authority import Authority
-from learner.intake import Accepted, Marks
+from learner.intake import Accepted
 from ops.quarantine import main
 from tests.conftest import RedisServer, memory_limit
 from tests.factories import make_rollout, make_spec

@@ -29,7 +29,7 @@ from tests.factories import make_config
 from tests.integration.actor_side import SLOT, RunningActor, running_actor
 from tests.integration.learner_side import in_background
 from tests.integration.looking import hash_of, imbalance, integer, ledger_of, version_of
-from workers.__main__ import build_collector
+from workers.build import build_collector
 
 BATCH = 64
 THREE_UPDATES = 3 * BATCH

@@ -10,8 +10,9 @@ from dppo_redis.errors import ConfigurationError
 from dppo_redis.keys import RunKeys
 from dppo_redis.redis_client import Client, Patience
 from dppo_redis.registry import ACTOR_TTL_MS, FIRST_OUTSIDE_SLOT, Registry
+from dppo_redis.reports import Evaluation
 from dppo_redis.rollout_stream import RolloutProducer
-from dppo_redis.run_store import PAUSE, RUN, STOP, Control, Evaluation, RunStore, find_runs, only_run
+from dppo_redis.run_store import PAUSE, RUN, STOP, Control, RunStore, find_runs, only_run
 from dppo_redis.shutdown import StopRequest
 from learner.lease import LEASE_TTL_S
 from ops.shared_redis import leave_shared
@@ -19,7 +20,7 @@ from tests.conftest import wait_until
 from tests.factories import make_description
 from tests.integration.learner_side import SPEC, add, in_background, lead, make_entry, make_keeper
 from tests.integration.looking import commands, hash_of, integer
-from workers.__main__ import refuse_living_holder, wait_for_description
+from workers.join import refuse_living_holder, wait_for_description
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 

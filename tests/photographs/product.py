@@ -12,15 +12,15 @@ import numpy.typing as npt
 from rich.console import RenderableType
 
 from dppo_redis.config import RunConfig
-from dppo_redis.environments import inspect
 from dppo_redis.exports import load_export
+from dppo_redis.inspect_environment import describe, spaces_of
 from dppo_redis.ledger import Ledger
-from dppo_redis.pacing import derive
-from dppo_redis.run_files import describe
-from dppo_redis.run_store import Control, Evaluation
-from dppo_redis.spec import source_of
+from dppo_redis.reports import Evaluation
+from dppo_redis.run_plan import plan
+from dppo_redis.run_store import Control
 from ops.status import RunStatus
-from ops.view import derived_table, make_console, plain_line, render, summary_table
+from ops.tables import derived_table, make_console, summary_table
+from ops.view import plain_line, render
 from tests.conftest import RedisServer, wait_until
 from tests.factories import GOLDEN
 from tests.golden_values import golden_payloads
@@ -51,8 +51,7 @@ def outputs_of_export(directory: Path, rows: npt.NDArray[np.float32]) -> list[li
 def start_table(settings: Mapping[str, Any], *, serial: bool) -> str:
     """What `train` or `serial` shows at its start."""
     config = RunConfig.model_validate(settings)
-    spaces = inspect(source_of(config), use_mask=config.use_action_mask)
-    derived = derive(config, spaces.observation, spaces.action, serial=serial)
+    derived = plan(config, spaces_of(config), serial=serial).derived
     return _printed(derived_table(config, derived, serial=serial))
 
 

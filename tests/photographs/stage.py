@@ -78,7 +78,7 @@ def _command(arguments: Sequence[str]) -> int:
         runpy.run_module("ops", run_name="__main__")
     except SystemExit as ending:
         if isinstance(ending.code, str):
-            print(ending.code, file=sys.stderr)  # noqa: T201
+            print(ending.code, file=sys.stderr)
             return 1
         return ending.code or 0
     return 0

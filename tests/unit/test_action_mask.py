@@ -35,7 +35,7 @@ from tests.factories import (
 )
 from tests.unit.playing import GRU, MODES, SMALL, lively_model, play, spec_of
 from workers.envs import Environments
-from workers.evaluate import evaluate
+from workers.episodes import evaluate
 
 LENGTHS: list[dict[str, EnvValue]] = [{"length": 3, "cut": True}, {"length": 5}]
 

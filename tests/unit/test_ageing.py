@@ -10,10 +10,9 @@ from torch import Tensor
 from dppo_redis.inspect_environment import spaces_of
 from dppo_redis.run_plan import plan
 from dppo_redis.shutdown import StopRequest
-from ops.ageing import PolicyHistory
 from ops.plot import read_metrics
-from ops.serial import make_serial
-from ops.view import Screen
+from ops.serial import PolicyHistory, make_serial
+from ops.tables import make_console
 from tests.factories import make_config, make_policy, make_spec
 
 _CONFIG = make_config(
@@ -36,12 +35,17 @@ def test_the_behaviour_policy_is_the_one_of_that_many_updates_ago_or_the_first(a
 def train(directory: Path, age: int) -> tuple[Tensor, list[dict[str, str]]]:
     """Weights after five updates or so, and the rows of metrics.csv."""
     serial = make_serial(
-        plan(_CONFIG, spaces_of(_CONFIG), serial=True), directory, Screen(io.StringIO()), StopRequest(), age
+        plan(_CONFIG, spaces_of(_CONFIG), serial=True),
+        directory,
+        make_console(io.StringIO()),
+        StopRequest(),
+        age,
     )
     serial.run()
-    serial.metrics.close()
-    serial.sampling.close()
-    weights = torch.cat([parameter.detach().flatten() for parameter in serial.ppo.model.parameters()])
+    serial.close()
+    weights = torch.cat(
+        [parameter.detach().flatten() for parameter in serial.training.ppo.model.parameters()]
+    )
     return weights, read_metrics(directory)
 
 

@@ -1,5 +1,6 @@
 """Command lines: every mistake is one line with status 78."""
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.config import RunConfig
 from dppo_redis.errors import ConfigurationError, ExitStatus
+from ops.options import TrainOptions, read_options
 
 
 @dataclass(frozen=True)
@@ -99,3 +101,35 @@ def test_arguments_of_the_environment_are_plain_values_of_any_kind() -> None:
         "n": 3,
         "mode": "rgb_array",
     }
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_mistake_has_no_frame_whatever_the_terminal_can_draw(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+    with pytest.raises(ConfigurationError) as caught:
+        parse("--run", "a", "--count", "three")
+    expected = "Error parsing --count: invalid literal for int() with base 10: 'three'"
+    assert str(caught.value) == f"{expected} (see dppo-redis something --help)"
+
+
+@pytest.mark.parametrize("words", [["--resume=no"], ["--overwrite=no"]])
+def test_a_switch_takes_no_value(words: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match=f"argument {words[0][:-3]}: ignored explicit argument 'no'"):
+        read_options(TrainOptions, ["CartPole-v1", *words], "dppo-redis train")
+
+
+def test_the_command_line_wins_over_the_file_it_names(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('env_id = "Pendulum-v1"\nseed = 5\nenv_kwargs = {g = 9.0}\n')
+    words = ["--config", str(file), "--env-kwargs", "render_mode", "human", "--env_steps", "7000"]
+    options = read_options(TrainOptions, words, "dppo-redis train")
+    assert (options.config.env_id, options.config.seed, options.config.env_steps) == ("Pendulum-v1", 5, 7000)
+    assert options.config.env_kwargs == {"g": 9.0, "render_mode": "human"}
+
+
+def test_a_resumed_run_is_read_from_its_directory(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('env_id = "CartPole-v1"\nseed = 8\n')
+    options = read_options(TrainOptions, [f"--run_dir={tmp_path}", "--resume"], "dppo-redis train")
+    assert (options.config.seed, options.resume, options.run_dir) == (8, True, tmp_path)

@@ -14,13 +14,13 @@ from gymnasium.spaces import Box, Dict
 from dppo_redis.config import NetworkConfig
 from dppo_redis.errors import CheckpointError, ConfigurationError, FencedError
 from dppo_redis.ledger import Books, Ledger
+from dppo_redis.lineage import Lineage
+from dppo_redis.sequence_numbers import Marks
 from dppo_redis.spaces import describe_observations
 from dppo_redis.spec import Spec
 from learner.checkpoint import Checkpoints, Snapshot, is_milestone
-from learner.intake import Marks
 from learner.ppo_update import PpoUpdate
 from learner.progress import Progress
-from learner.staleness import Lineage
 from tests.factories import CPU, box, make_batch, make_model, make_ppo, make_spec
 
 SPEC = make_spec()

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from dppo_redis.acting import ActingPolicy
+from dppo_redis.best_policy import keep_best
 from dppo_redis.errors import EnvironmentBrokenError
 from dppo_redis.inspect_environment import describe
 from dppo_redis.shutdown import StopRequest
@@ -21,7 +22,7 @@ from tests.factories import (
     make_spec,
     make_weights,
 )
-from workers.evaluate import evaluate, keep_best
+from workers.episodes import evaluate
 
 
 def test_the_returns_are_those_of_whole_episodes() -> None:
@@ -32,7 +33,7 @@ def test_the_returns_are_those_of_whole_episodes() -> None:
 
 
 def test_an_episode_that_never_ends_is_given_up_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.evaluate.LONGEST_EPISODE", 50)
+    monkeypatch.setattr("workers.episodes.LONGEST_EPISODE", 50)
     spec = make_spec(env_id=TERMINATING, env_kwargs={"length": 51})
     with pytest.raises(EnvironmentBrokenError, match=r"not ended after 50 steps.*TimeLimit"):
         evaluate(make_policy(spec), make_description(spec), StopRequest())

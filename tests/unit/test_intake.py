@@ -8,13 +8,14 @@ import pytest
 
 from dppo_redis.errors import WireError
 from dppo_redis.ledger import Outcome, Settlement
+from dppo_redis.lineage import Lineage
 from dppo_redis.redis_client import TransientError
 from dppo_redis.rollout_stream import Entry
+from dppo_redis.sequence_numbers import Marks
 from dppo_redis.wire import checksum, encode_rollout
 from learner.batch_rule import ElasticBatch
 from learner.drops import DropsByActor
-from learner.intake import BLOCK_MS, Accepted, Intake, Marks
-from learner.staleness import Lineage
+from learner.intake import BLOCK_MS, Accepted, Intake
 from tests.factories import make_header, make_rollout, make_spec
 
 SPEC = make_spec()

@@ -19,7 +19,7 @@ from learner.batch import stack
 from learner.ppo_update import PpoUpdate
 from ops.plot import read_metrics
 from ops.serial import make_serial
-from ops.view import Screen
+from ops.tables import make_console
 from tests.factories import (
     CPU,
     TERMINATING,
@@ -152,13 +152,12 @@ def test_returns_are_reported_raw_whatever_is_normalised(tmp_path: Path) -> None
         evaluation={"episodes": 2},
     )
     serial = make_serial(
-        plan(config, spaces_of(config), serial=True), tmp_path, Screen(io.StringIO()), StopRequest()
+        plan(config, spaces_of(config), serial=True), tmp_path, make_console(io.StringIO()), StopRequest()
     )
     serial.run()
-    serial.metrics.close()
-    serial.sampling.close()
-    assert serial.ppo.return_moments.inverse_std != 1
-    assert serial.progress.return_mean == 6
-    assert serial.evaluation is not None
-    assert serial.evaluation.return_mean == 6
+    serial.close()
+    assert serial.training.ppo.return_moments.inverse_std != 1
+    assert serial.training.progress.return_mean == 6
+    assert serial.training.evaluation is not None
+    assert serial.training.evaluation.return_mean == 6
     assert {row["return_mean"] for row in read_metrics(tmp_path)} == {"6.0"}

@@ -13,10 +13,10 @@ from dppo_redis.actions import describe_actions
 from dppo_redis.config import NetworkConfig
 from dppo_redis.environments import make_single, make_vector
 from dppo_redis.playing import Player
+from dppo_redis.policy_state import PolicyState
 from dppo_redis.spaces import MaskSpace, describe_observations
 from dppo_redis.spec import Spec
 from tests.factories import make_policy, make_spec, scattered_model, source
-from workers.collect import Eyes
 from workers.envs import Environments
 
 CASES = {
@@ -44,15 +44,16 @@ def spec_of(env_id: str, **parts: Any) -> Spec:
 def as_actors_act(policy: ActingPolicy, sampling: np.random.Generator | None) -> list[Any]:
     spec = policy.spec
     environments = Environments(_vector(spec), [5])
-    eyes = Eyes(spec, environments.reset())
+    state = PolicyState(spec, environments.reset())
     chosen = []
     for _ in range(STEPS):
-        outputs, memory = policy.step(eyes.rows, eyes.memory)
+        outputs = state.outputs(policy)
         if sampling is None:
             actions = policy.greedy(outputs)
         else:
             actions = policy.sample(outputs, policy.noise(sampling, 1, 1)[0])
-        eyes.see(environments.step(policy.action.to_environment(actions)), memory)
+        step = environments.step(policy.action.to_environment(actions))
+        state.observe(step.observations, step.begins)
         chosen.append(actions)
     return [policy.action.to_environment(actions) for actions in chosen]
 

@@ -17,7 +17,7 @@ from dppo_redis.errors import ConfigurationError
 from dppo_redis.run_plan import RunPlan, describe_started, plan, refuse_another_plan
 from dppo_redis.spaces import ObservationSpec, describe_observations
 from dppo_redis.spec import EnvironmentSource
-from ops.serial import main as serial
+from ops.serial_command import main as serial
 from tests.factories import discrete, make_config
 
 ROOT = Path(__file__).parents[2]

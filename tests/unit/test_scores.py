@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from dppo_redis.config import load_toml
-from ops.bench.records import Greedy, Mode, Record, append, read, relative, score, thin
-from ops.bench.scores import RECIPES, make_page
-from ops.bench.scores_page import ROWS, build, verdict
+from ops.bench.scores.command import RECIPES, make_page
+from ops.bench.scores.page import ROWS, build, verdict
+from ops.bench.scores.records import Greedy, Mode, Record, relative, results_in, score, thin
 
 PNG = b"\x89PNG"
 ACROBOT, CARTPOLE = (next(row for row in ROWS if row.recipe == name) for name in ("acrobot", "cartpole"))
@@ -86,9 +86,9 @@ def test_a_thinned_curve_keeps_its_ends() -> None:
 def test_a_record_comes_back_from_its_line_as_it_was(tmp_path: Path) -> None:
     records = [make_record(seed=1), make_record("serial", seed=2)]
     for record in records:
-        append(tmp_path / "some" / "scores.jsonl", record)
-    assert read(tmp_path / "some" / "scores.jsonl") == records
-    assert read(tmp_path / "none.jsonl") == []
+        results_in(tmp_path / "some" / "scores.jsonl").append(record)
+    assert results_in(tmp_path / "some" / "scores.jsonl").read() == records
+    assert results_in(tmp_path / "none.jsonl").read() == []
 
 
 def test_the_page_shows_mean_interval_seeds_and_share_of_serial() -> None:
@@ -118,7 +118,7 @@ def test_a_score_below_its_own_baseline_says_so() -> None:
 def test_page_and_figure_are_rebuilt_from_the_lines_alone(tmp_path: Path) -> None:
     results, page, figure = (tmp_path / name for name in ("scores.jsonl", "RESULTS.md", "figures/scores.png"))
     for record in (make_record(), make_record("serial"), replace(make_record(seed=2), commit="fedcba987654")):
-        append(results, record)
+        results_in(results).append(record)
     make_page(results, page, figure)
     text = page.read_text()
     assert figure.read_bytes().startswith(PNG)

@@ -14,7 +14,7 @@ from dppo_redis.run_plan import plan
 from dppo_redis.shutdown import StopRequest
 from ops.serial import make_serial
 from ops.serial_sampling import Sampling, make_sampling
-from ops.view import Screen
+from ops.tables import make_console
 from tests.factories import make_config, make_policy
 from workers.trouble import MOST_FAILURES, MOST_REFUSED, Trouble
 
@@ -84,12 +84,11 @@ def test_a_run_goes_on_where_only_its_evaluations_fail(
         ppo={"batch_steps": 8, "minibatch_size": 8},
     )
     serial = make_serial(
-        plan(config, spaces_of(config), serial=True), tmp_path, Screen(io.StringIO()), StopRequest()
+        plan(config, spaces_of(config), serial=True), tmp_path, make_console(io.StringIO()), StopRequest()
     )
     with caplog.at_level(logging.ERROR, "dppo"):
         serial.run()
-    serial.metrics.close()
-    serial.sampling.close()
+    serial.close()
     summary = serial.summary()
     assert (summary["reason"], summary["updates"], summary["return_mean"]) == ("env_steps", 2, None)
     assert "no evaluation: step raised RuntimeError: the simulator lost its licence" in caplog.text
@@ -117,13 +116,12 @@ def test_a_run_leaves_the_checkpoints_that_its_configuration_asks_for(
     serial = make_serial(
         plan(config, spaces_of(config), serial=True),
         tmp_path,
-        Screen(io.StringIO()),
+        make_console(io.StringIO()),
         StopRequest(),
         run="mine",
     )
     serial.run()
-    serial.metrics.close()
-    serial.sampling.close()
+    serial.close()
     files = {file.name for file in (tmp_path / "checkpoints").iterdir()}
     assert files >= set(kept)
     assert files - set(kept) <= {"checkpoint-000000002.pt"}

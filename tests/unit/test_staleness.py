@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.staleness import Lineage, Verdict, judge
+from dppo_redis.lineage import Lineage
+from learner.staleness import Verdict, judge
 
 FIRST_EPOCH = Lineage().begin(epoch=1, update=0)
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from dppo_redis.environment_spaces import EnvironmentSpaces
 from dppo_redis.pacing import derive
 from dppo_redis.spaces import ObservationSpec
-from ops.view import derived_table
+from ops.tables import derived_table
 from tests.factories import discrete, make_config
 
 

@@ -21,7 +21,7 @@ from dppo_redis.run_plan import plan
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.wire import encode_weights
 from learner.warm_start import check_before_start
-from ops.serial import main as serial
+from ops.serial_command import main as serial
 from tests.envs.episodes import Terminating
 from tests.envs.observations import Screen
 from tests.factories import (
@@ -34,8 +34,8 @@ from tests.factories import (
     make_weights,
     source,
 )
-from workers.__main__ import build_collector
-from workers.evaluate import evaluate
+from workers.build import build_collector
+from workers.episodes import evaluate
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 from dppo_redis.ledger import Ledger
 from dppo_redis.run_store import Control
 from ops.status import RunStatus
-from ops.view import Screen, make_console, plain_line, render, summary_table
+from ops.tables import make_console, summary_table
+from ops.view import Screen, plain_line, render
 
 HOSTILE = "no file [/tmp/x], shape [batch]:smile:\nsecond\x1b[31m line"
 SHOWN = "no file [/tmp/x], shape [batch]:smile: second\N{REPLACEMENT CHARACTER}[31m line"

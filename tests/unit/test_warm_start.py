@@ -12,13 +12,13 @@ from dppo_redis.config import NetworkConfig
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.exports import Export, write_export
 from dppo_redis.ledger import Books, Ledger
+from dppo_redis.lineage import Lineage
+from dppo_redis.sequence_numbers import Marks
 from dppo_redis.spec import Spec
 from dppo_redis.weights import Weights
 from learner.checkpoint import Checkpoints, Snapshot
-from learner.intake import Marks
 from learner.ppo_update import PpoUpdate
 from learner.progress import Progress
-from learner.staleness import Lineage
 from learner.warm_start import warm_start
 from tests.factories import CPU, make_batch, make_model, make_ppo, make_spec, source
 

@@ -5,67 +5,29 @@ come from real fleets. Each result is appended to a file at once: an interrupted
 """
 
 import io
-import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from dppo_redis.arguments import parse_arguments
-from dppo_redis.config import Correction, RunConfig
+from dppo_redis.config import RunConfig
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.inspect_environment import spaces_of
-from dppo_redis.pacing import DISTRIBUTED_UPDATE_EPOCHS
 from dppo_redis.run_plan import plan as plan_run
 from dppo_redis.shutdown import StopRequest
+from ops.bench.results import play_missing
 from ops.bench.runs import run
+from ops.bench.staleness.trials import FLEET_ACTORS, Outcome, Trial, outcomes_in, plan
 from ops.plot import read_metrics
 from ops.serial import make_serial
-from ops.view import Screen
-
-STEPS = {"CartPole-v1": 100_000, "InvertedPendulum-v5": 100_000}
-AGES = (0, 1, 2, 4, 8, 16)
-CORRECTIONS: tuple[Correction, ...] = ("none", "vtrace", "decoupled", "tis")
-BESIDE_ENV_ID = "CartPole-v1"  # where a few points show what else matters
-FEW_AGES = (0, 2, 8)
-FEW_CORRECTIONS: tuple[Correction, ...] = ("none", "decoupled")
-PASSES = (3, 10)  # beside the default
-LOWER_LEARNING_RATE = 3e-4
-PUBLISH_EVERY = (1, 2, 5, 10)
-FLEET_ACTORS = 2
-LEARNING_RATE = 1e-3
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One training run; serial with `age`, or a fleet with `publish_every`."""
-
-    env_id: str
-    steps: int
-    seed: int
-    age: int | None = None
-    publish_every: int | None = None
-    correction: Correction = "none"
-    update_epochs: int = DISTRIBUTED_UPDATE_EPOCHS
-    learning_rate: float = LEARNING_RATE
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a trial."""
-
-    trial: Trial
-    train_return: float  # last 100 training episodes, which old policies played
-    evaluation_return: float  # greedy episodes of the newest policy
-    staleness: float  # mean, of all rollouts
-    drift_kl: float  # mean over all updates
-    effective_share: float
-    seconds: float
+from ops.tables import make_console
 
 
 @dataclass(frozen=True)
@@ -82,73 +44,23 @@ class StudyOptions:
     """Run nothing; write the report of what there is"""
 
 
-def _corrections(seed: int) -> Iterator[Trial]:
-    """Each correction at each age. At age 0 there is nothing to correct: it is run once."""
-    for env_id, steps in STEPS.items():
-        for age in AGES:
-            for correction in CORRECTIONS if age else CORRECTIONS[:1]:
-                yield Trial(env_id, steps, seed, age, correction=correction)
-
-
-def _beside(seed: int) -> Iterator[Trial]:
-    """What is varied beside age and correction, a few points each: fleets, passes, smaller steps."""
-    env_id, steps = BESIDE_ENV_ID, STEPS[BESIDE_ENV_ID]
-    for correction in FEW_CORRECTIONS:
-        for publish_every in PUBLISH_EVERY:
-            yield Trial(env_id, steps, seed, publish_every=publish_every, correction=correction)
-    for update_epochs in PASSES:
-        for age in FEW_AGES:
-            yield Trial(env_id, steps, seed, age, update_epochs=update_epochs)
-    for age in FEW_AGES:
-        for correction in FEW_CORRECTIONS if age else CORRECTIONS[:1]:
-            yield Trial(env_id, steps, seed, age, correction=correction, learning_rate=LOWER_LEARNING_RATE)
-
-
-def plan(seeds: Iterable[int]) -> list[Trial]:
-    """All trials, the most wanted first: an interrupted study lacks seeds of what is varied beside."""
-    return [trial for part in (_corrections, _beside) for seed in seeds for trial in part(seed)]
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
     options = parse_arguments(StudyOptions, argv, "dppo-redis bench staleness")
     stop = StopRequest().install()
     torch.set_num_threads(1)
-    outcomes = load(options.results)
+    results = outcomes_in(options.results)
     if not options.report:
-        todo = [trial for trial in plan(options.seeds) if trial not in outcomes]
-        for index, trial in enumerate(todo):
-            outcome = _run(trial, stop)
-            if outcome is None:
-                break
-            outcomes[trial] = outcome
-            _append(options.results, outcome)
-            print(f"{index + 1}/{len(todo)} {_line(outcome)}", file=sys.stderr, flush=True)
+        todo = results.missing(plan(options.seeds))
+        for number, outcome in enumerate(play_missing(todo, results, partial(_run, stop=stop)), start=1):
+            print(f"{number}/{len(todo)} {_line(outcome)}", file=sys.stderr, flush=True)
+    outcomes = results.read()
     if not outcomes:
         raise ConfigurationError(f"{options.results} holds no results")
-    from ops.bench.staleness_report import write_report  # matplotlib takes a second
+    from ops.bench.staleness.report import write_report  # matplotlib takes a second
 
-    print(write_report(outcomes.values(), options.output))
+    print(write_report(outcomes, options.output))
     return stop.exit_status if stop.requested else ExitStatus.DONE
-
-
-def load(file: Path) -> dict[Trial, Outcome]:
-    """The outcomes in a results file; none where there is no file."""
-    if not file.exists():
-        return {}
-    outcomes = {}
-    for line in file.read_text(encoding="utf-8").splitlines():
-        values = json.loads(line)
-        trial = Trial(**{field.name: values.pop(field.name) for field in fields(Trial)})
-        outcomes[trial] = Outcome(trial, **values)
-    return outcomes
-
-
-def _append(file: Path, outcome: Outcome) -> None:
-    values = asdict(outcome)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps({**values.pop("trial"), **values}) + "\n")
 
 
 def _line(outcome: Outcome) -> str:
@@ -180,14 +92,13 @@ def _run_serial(trial: Trial, stop: StopRequest) -> Outcome:
     )
     with tempfile.TemporaryDirectory(prefix="dppo-bench-") as temporary:
         planned = plan_run(config, spaces_of(config), serial=True)
-        serial = make_serial(planned, Path(temporary), Screen(io.StringIO()), stop, trial.age or 0)
+        serial = make_serial(planned, Path(temporary), make_console(io.StringIO()), stop, trial.age or 0)
         try:
             serial.run()
         finally:
-            serial.metrics.close()
-            serial.sampling.close()
+            serial.close()
         summary = serial.summary()
-        staleness = serial.progress.staleness_mean
+        staleness = serial.training.progress.staleness_mean
         return _outcome(trial, summary, staleness, Path(temporary), time.monotonic() - started)
 
 

@@ -1,4 +1,4 @@
-"""`python -m ops.bench.scores run|page`: the scores of the recipes in `ops/runs`, serial and distributed.
+"""`dppo-redis bench scores run|page`: the scores of the recipes in `ops/runs`, serial and distributed.
 
 `run` plays what is missing and adds a line for each run to scores.jsonl; `page` makes RESULTS.md and
 its figure from these lines and scores_remarks.md. A run is started from committed files only, so that its
@@ -8,25 +8,29 @@ commit says what ran.
 import argparse
 import datetime
 import importlib.metadata
+import itertools
 import platform
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dppo_redis.config import load_toml
+from dppo_redis.errors import ExitStatus
 from dppo_redis.run_files import RunFiles
-from ops.bench import scores_figure, scores_page
-from ops.bench.records import MODES, Greedy, Mode, Record, append, read, thin
-from ops.bench.runs import REPOSITORY, call, run
+from ops.bench.results import play_missing
+from ops.bench.runs import BENCH, REPOSITORY, call, run
+from ops.bench.scores import figure, page
+from ops.bench.scores.records import MODES, Greedy, Mode, Record, results_in, thin
 from ops.plot import read_metrics
 
 RECIPES = REPOSITORY / "ops" / "runs"
-RESULTS = Path(__file__).parent / "scores.jsonl"
-PAGE = Path(__file__).parent / "RESULTS.md"
-REMARKS = Path(__file__).parent / "scores_remarks.md"
-FIGURE = Path(__file__).parent / "figures" / "scores.png"
+RESULTS = BENCH / "scores.jsonl"
+PAGE = BENCH / "RESULTS.md"
+REMARKS = BENCH / "scores_remarks.md"
+FIGURE = BENCH / "figures" / "scores.png"
 _EPISODES = 100
 _PACKAGES = ("gymnasium", "mujoco", "box2d", "torch", "numpy")
 
@@ -60,8 +64,13 @@ def versions() -> dict[str, str]:
     return found
 
 
-def play(recipe: str, mode: Mode, seed: int, directory: Path, commit: str) -> Record:
-    """Train one recipe with one seed, then evaluate what it has learnt."""
+def play(key: tuple[str, Mode, int], commit: str) -> Record:
+    """Train one recipe in one mode with one seed, then evaluate what it has learnt."""
+    with tempfile.TemporaryDirectory(prefix="dppo-scores-") as temporary:
+        return _play(*key, Path(temporary) / "run", commit)
+
+
+def _play(recipe: str, mode: Mode, seed: int, directory: Path, commit: str) -> Record:
     file = (RECIPES / f"{recipe}.toml").relative_to(REPOSITORY)
     arguments = ["train" if mode == "distributed" else "serial", "--config", str(file), "--seed", str(seed)]
     summary = run(arguments, directory)
@@ -107,33 +116,17 @@ def _curve(directory: Path) -> tuple[tuple[int, float], ...]:
     return thin([(int(row["trained_steps"]), float(row["return_mean"])) for row in rows])
 
 
-def play_missing(recipes: Sequence[str], modes: Sequence[Mode], seeds: Sequence[int], results: Path) -> None:
-    """Every combination that has no record yet, one after another; each is kept as it comes."""
-    commit = commit_in_use()
-    for recipe in recipes:
-        for mode in modes:
-            for seed in seeds:
-                if (recipe, mode, seed) in {record.key for record in read(results)}:
-                    continue
-                with tempfile.TemporaryDirectory(prefix="dppo-scores-") as temporary:
-                    record = play(recipe, mode, seed, Path(temporary) / "run", commit)
-                append(results, record)
-                print(
-                    f"{recipe} {mode} seed {seed}: {record.train_return} in {record.wall_s:.0f} s", flush=True
-                )
-
-
-def make_page(results: Path, page: Path, figure: Path) -> None:
+def make_page(results: Path, file: Path, image: Path) -> None:
     """The page and its figure, from the records and the remarks alone."""
-    records = read(results)
-    scores_figure.draw(records, figure)
+    records = results_in(results).read()
+    figure.draw(records, image)
     remarks = REMARKS.read_text(encoding="utf-8")
-    page.write_text(scores_page.build(records, figure.relative_to(page.parent), remarks), encoding="utf-8")
+    file.write_text(page.build(records, image.relative_to(file.parent), remarks), encoding="utf-8")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="dppo-redis bench scores", description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS)
     commands = parser.add_subparsers(dest="command", required=True)
     playing = commands.add_parser("run", help="play what has no record yet")
@@ -142,11 +135,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     playing.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     commands.add_parser("page", help="make the page from the records")
     options = parser.parse_args(argv)
-    if options.command == "run":
-        play_missing(options.recipes, options.modes, options.seeds, options.results.resolve())
-    else:
+    if options.command == "page":
         make_page(options.results, PAGE, FIGURE)
-
-
-if __name__ == "__main__":
-    main()
+        return ExitStatus.DONE
+    plan = itertools.product(options.recipes, options.modes, options.seeds)
+    results = results_in(options.results.resolve())
+    for record in play_missing(plan, results, partial(play, commit=commit_in_use())):
+        ran = f"{record.recipe} {record.mode} seed {record.seed}"
+        print(f"{ran}: {record.train_return} in {record.wall_s:.0f} s", flush=True)
+    return ExitStatus.DONE

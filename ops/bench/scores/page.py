@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ops.bench.records import MODES, Mode, Record, Score, of, relative, score
 from ops.bench.runs import table
+from ops.bench.scores.records import MODES, Mode, Record, Score, of, relative, score
 
 LEAST_SEEDS = 5
 LEAST_SHARE = 0.95  # of the own serial score, distributed

@@ -3,13 +3,15 @@
 The results page and the figure are made from these lines alone, so anyone can rebuild them.
 """
 
-import json
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from pydantic import TypeAdapter
+
+from ops.bench.results import Results
 from ops.intervals import half_width
 
 Mode = Literal["serial", "distributed"]
@@ -56,6 +58,9 @@ class Record:
         return self.recipe, self.mode, self.seed
 
 
+_LINE = TypeAdapter(Record)
+
+
 @dataclass(frozen=True)
 class Score:
     """Mean over seeds, and the half-width of its 95 % confidence interval."""
@@ -91,24 +96,9 @@ def thin(curve: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
     return tuple((curve[i][0], round(curve[i][1], 2)) for i in sorted(places))
 
 
-def read(file: Path) -> list[Record]:
-    """All records, in the order of their lines; none where there is no file."""
-    if not file.exists():
-        return []
-    return [_from_dict(json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines() if line]
-
-
-def append(file: Path, record: Record) -> None:
-    """Keep one more record."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(asdict(record), separators=(",", ":")) + "\n")
-
-
-def _from_dict(values: dict[str, Any]) -> Record:
-    curve = tuple((int(steps), float(value)) for steps, value in values["curve"])
-    greedy = {name: Greedy(**values[name]) for name in ("best", "last")}
-    return Record(**{**values, **greedy, "curve": curve})
+def results_in(file: Path) -> Results[Record]:
+    """The records in a file."""
+    return Results(file, lambda record: _LINE.dump_json(record).decode(), _LINE.validate_json)
 
 
 def of(records: Iterable[Record], recipe: str, mode: Mode) -> list[Record]:

@@ -13,8 +13,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter
 
-from ops.bench.records import MODES, Record, of
-from ops.bench.scores_page import ROWS, Row
+from ops.bench.scores.page import ROWS, Row
+from ops.bench.scores.records import MODES, Record, of
 from ops.compare import Curve, mean_and_spread
 
 _COLUMNS = 4

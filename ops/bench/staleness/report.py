@@ -1,4 +1,4 @@
-"""STALENESS.md and its figure, from the outcomes of `ops.bench.staleness` alone.
+"""STALENESS.md and its figure, from the outcomes alone.
 
 What a person wrote above the marker in STALENESS.md stays; what is below it is written anew.
 """
@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 
 from dppo_redis.pacing import DISTRIBUTED_UPDATE_EPOCHS
 from ops.bench.runs import table
-from ops.bench.staleness import (
+from ops.bench.staleness.trials import (
     AGES,
     BESIDE_ENV_ID,
     CORRECTIONS,

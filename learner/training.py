@@ -1,0 +1,179 @@
+"""One training: update, progress, goal, records and checkpoints. Knows no Redis.
+
+The learner's loop feeds it from Redis, `ops/serial.py` from its own process. Both decide when each
+step comes: train, record, judge, save.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dppo_redis.config import CheckpointConfig, RunConfig
+from dppo_redis.errors import CheckpointError
+from dppo_redis.lock_step import LockStep
+from dppo_redis.reports import Evaluation
+from dppo_redis.rollout import Rollout
+from learner.batch import stack
+from learner.cautions import Cautions
+from learner.checkpoint import Checkpoints, Snapshot, is_milestone
+from learner.clock import TrainingClock
+from learner.goal import Finished, Goal, judge_goal
+from learner.metrics import MetricsFiles, UpdateRecord, make_record
+from learner.ppo_update import PpoUpdate, UpdateReport
+from learner.progress import Progress
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One update, as far as it is known before its weights are published."""
+
+    report: UpdateReport
+    staleness: Sequence[int]  # updates, of each rollout
+    steps: int  # valid rows
+    waited_s: float  # for the rollouts
+    began: float  # monotonic
+
+
+class Saving:
+    """When checkpoints and milestones are due, and how the last ones went."""
+
+    def __init__(
+        self, checkpoints: Checkpoints | None, knobs: CheckpointConfig, lock_step: LockStep | None
+    ) -> None:
+        """Without `checkpoints` nothing is ever saved."""
+        self._checkpoints = checkpoints
+        self._knobs = knobs
+        self._lock_step = lock_step
+        self._saved_at = time.monotonic()
+        self._passed_milestone = False  # in the last update
+        self._milestone_owed = False
+        self.update = -1  # of the last checkpoint
+        self.time = 0.0  # of the last checkpoint, seconds since 1970
+        self.failures = 0
+
+    def trained(self, steps_before: int, steps: int) -> None:
+        """An update went from `steps_before` to `steps` trained steps."""
+        self._passed_milestone = is_milestone(steps_before, steps, self._knobs.milestone_steps)
+        self._milestone_owed |= self._passed_milestone
+
+    def is_due(self, update: int) -> bool:
+        """By the clock; in lock-step mode, where a run must be able to go on exactly, by the update."""
+        if self._checkpoints is None:
+            return False
+        if self._lock_step is not None:
+            due = self._lock_step.starts_segment(update)
+        else:
+            due = time.monotonic() - self._saved_at >= self._knobs.interval_s
+        return due or self._passed_milestone
+
+    def save(self, ppo: PpoUpdate, snapshot: Snapshot, confirm: Callable[[], None]) -> None:
+        """Write a checkpoint, and the milestone owed.
+
+        Raises:
+            CheckpointError: the disk refuses; what is owed stays owed.
+        """
+        if self._checkpoints is None:
+            return
+        self._saved_at = time.monotonic()
+        try:
+            self._checkpoints.save(ppo, snapshot, confirm, milestone=self._milestone_owed)
+        except CheckpointError:
+            self.failures += 1
+            raise
+        self._milestone_owed = False
+        self.update, self.time = snapshot.progress.update, round(time.time(), 1)
+
+
+class Training:
+    """The network and everything that is counted, written and decided about its training."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        ppo: PpoUpdate,
+        progress: Progress,
+        lock_step: LockStep | None,  # None: asynchronous
+        metrics: MetricsFiles,
+        checkpoints: Checkpoints | None,  # None: none are kept
+    ) -> None:
+        self.config = config
+        self.ppo = ppo
+        self.progress = progress
+        self.metrics = metrics
+        self.saving = Saving(checkpoints, config.checkpoint, lock_step)
+        self.clock = TrainingClock(progress.train_s)
+        self.goal = Goal(config.env_steps, config.target_return, config.target_on)
+        self.evaluation: Evaluation | None = None  # the newest, from whoever plays them
+        self.finished: Finished | None = None
+        self.wait_share = 0.0  # of late
+        self._cautions = Cautions()
+
+    def train(self, rollouts: Sequence[Rollout], staleness: Sequence[int], waited_s: float) -> Trained:
+        """One update; `staleness` is in updates, of each rollout, `waited_s` the time it took to get them."""
+        began, steps_before = time.monotonic(), self.progress.trained_steps
+        batch = stack(rollouts, staleness)
+        report = self.ppo.update(batch, steps_before / self.config.env_steps)
+        self._cautions.consider(report)
+        self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist())
+        self.saving.trained(steps_before, self.progress.trained_steps)
+        self.advance_clock()
+        return Trained(report, staleness, batch.steps, waited_s, began)
+
+    def advance_clock(self) -> None:
+        """Bring the time in the progress up to date."""
+        self.progress.train_s = self.clock.read_s()
+
+    def record(self, trained: Trained, *, env_steps: int, version: int) -> UpdateRecord:
+        """Write the record of the last update.
+
+        Args:
+            env_steps: valid steps of all settled rollouts, those of the update included.
+            version: of its weights.
+        """
+        staleness, evaluation = trained.staleness, self.evaluation
+        update_s = time.monotonic() - trained.began
+        total_s = trained.waited_s + update_s
+        self.wait_share += 0.05 * (trained.waited_s / total_s - self.wait_share) if total_s else 0.0
+        record = make_record(
+            trained.report,
+            update=self.progress.update,
+            trained_steps=self.progress.trained_steps,
+            env_steps=env_steps,
+            train_s=round(self.progress.train_s, 3),
+            return_mean=self.progress.return_mean,
+            episodes=self.progress.episodes,
+            evaluation_return=evaluation.return_mean if evaluation else None,
+            evaluation_steps=evaluation.env_steps if evaluation else None,
+            staleness_mean=sum(staleness) / len(staleness),
+            staleness_max=max(staleness),
+            version=version,
+            wait_s=trained.waited_s,
+            update_s=update_s,
+        )
+        self.metrics.write(record)
+        return record
+
+    def judge(self, env_steps: int) -> None:
+        """Decide whether the goal is reached; `env_steps` as for a record."""
+        evaluation = self.evaluation
+        self.finished = judge_goal(
+            self.goal,
+            self.progress,
+            env_steps,
+            evaluation.return_mean if evaluation else None,
+            evaluation.env_steps if evaluation else None,
+        )
+
+    def is_due_to_save(self) -> bool:
+        """Whether a checkpoint is due after the last update, or before the first."""
+        return self.saving.is_due(self.progress.update)
+
+    def save(self, snapshot: Snapshot, confirm: Callable[[], None] = lambda: None) -> None:
+        """Write a checkpoint, and the milestone owed.
+
+        `confirm` is called before the file gets its name; it raises where this process leads no more.
+
+        Raises:
+            CheckpointError: the disk refuses; it is counted, and what is owed stays owed.
+        """
+        self.saving.save(self.ppo, snapshot, confirm)

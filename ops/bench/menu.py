@@ -1,0 +1,36 @@
+"""`dppo-redis bench NAME`: finds the benchmark; each has a module of its own."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from dppo_redis.errors import ConfigurationError, ExitStatus
+
+BENCHMARKS = {
+    "scores": ("ops.bench.scores.command", "what the recipes in ops/runs reach, serial and distributed"),
+    "staleness": (
+        "ops.bench.staleness.command",
+        "what the age of the data costs, and what helps against it",
+    ),
+    "cartpole": ("ops.bench.cartpole", "steps and seconds until CartPole-v1 is solved"),
+    "continuous": ("ops.bench.continuous", "continuous control: InvertedPendulum-v5 with two actors"),
+    "slow_environment": ("ops.bench.slow_environment", "how a fleet shares its time when a step takes 5 ms"),
+    "speed": ("ops.bench.speed", "environment steps per second, beside stable-baselines3"),
+    "transport": ("ops.bench.transport", "what the guarantees cost: rollouts per second, beside a bare loop"),
+    "hostile": ("ops.bench.hostile", "what broken payloads cost the learner"),
+    "failover": ("ops.bench.failover", "how soon training resumes when the primary Redis goes"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        width = max(map(len, BENCHMARKS))
+        lines = [f"  {name:<{width}}  {text}" for name, (_, text) in BENCHMARKS.items()]
+        print("usage: dppo-redis bench NAME ...\n\n" + "\n".join(lines))
+        return ExitStatus.DONE if arguments else ExitStatus.CONFIGURATION
+    benchmark = BENCHMARKS.get(arguments[0])
+    if benchmark is None:
+        raise ConfigurationError(f"no benchmark {arguments[0]!r}; there are: {', '.join(BENCHMARKS)}")
+    return int(importlib.import_module(benchmark[0]).main(arguments[1:]))
