@@ -5,7 +5,7 @@ Publishing comes before settling, so that an actor that waits for room finds the
 
 import logging
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 
 from dppo_redis.config import RunConfig
 from dppo_redis.errors import CheckpointError
@@ -14,7 +14,9 @@ from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.lock_step import LockStep
 from dppo_redis.logs import Rarely
 from dppo_redis.redis_client import Patience, TransientError, translated
-from dppo_redis.run_store import PAUSE, RUN, STOP, Evaluation, RunStore
+from dppo_redis.report_fields import to_fields
+from dppo_redis.reports import Evaluation
+from dppo_redis.run_store import PAUSE, RUN, STOP, RunStore
 from dppo_redis.shutdown import StopRequest
 from learner.asking import Asking
 from learner.authority import Authority
@@ -23,10 +25,11 @@ from learner.cautions import Cautions
 from learner.checkpoint import Checkpoints, Snapshot, is_milestone
 from learner.goal import Finished, Goal, judge_goal
 from learner.intake import Accepted, Intake
-from learner.keeper import Fields, Keeper
+from learner.keeper import Keeper
 from learner.metrics import MetricsFiles, make_record
 from learner.ppo_update import PpoUpdate, UpdateReport
 from learner.progress import Progress
+from learner.status_report import first_report, with_progress
 
 _log = logging.getLogger("dppo")
 
@@ -57,17 +60,15 @@ class Learner:
         self.train_began: float | None = None  # monotonic; when the first rollout came
         self.train_s_before = self.progress.train_s
         self.saved_at = time.monotonic()
-        self.checkpoint_update = -1
-        self.checkpoint_time = 0.0  # seconds since 1970
         self.saved_epoch = 0
-        self.save_failures = 0
         self.milestone_owed = False
         self.waited_s = 0.0
-        self.wait_share = 0.0
         self.paused_at: float | None = None  # monotonic
         self.unknown_states: set[str] = set()  # complained of
         self.rarely = Rarely()
         self.cautions = Cautions()
+        # Replaced as a whole at every change: the keeper's thread reads it.
+        self.report = first_report(self.config, self.progress, str(self.ppo.device))
 
     def run(self, keeper: Keeper) -> None:
         """Train until the goal is reached, a stop is asked for, or another learner leads."""
@@ -79,6 +80,7 @@ class Learner:
             if not self._may_train():
                 continue
             batch = self._poll()
+            self._report_intake()
             if batch is not None:
                 self._train(batch)
             elif self.asking and self.asking.is_due(self.progress.update, self.intake.slots):
@@ -100,6 +102,8 @@ class Learner:
             if self.paused_at is None:
                 self._advance_clock()
                 self.paused_at = time.monotonic()
+                self.report = with_progress(self.report, self.progress)
+            self._report_intake()
             self.stop.sleep(0.2)
             return False
         self._go_on()
@@ -110,9 +114,22 @@ class Learner:
 
     def _go_on(self) -> None:
         """The time of a pause is not training time."""
-        if self.paused_at is not None and self.train_began is not None:
+        if self.paused_at is None:
+            return
+        if self.train_began is not None:
             self.train_began += time.monotonic() - self.paused_at
         self.paused_at = None
+        self._report_intake()
+
+    def _report_intake(self) -> None:
+        """Report whether the loop trains, and what the intake has dropped."""
+        going_on = "training" if self.train_began is not None else "waiting"
+        self.report = replace(
+            self.report,
+            state=going_on if self.paused_at is None else "paused",
+            alarm=self.intake.alarm,
+            dropped_by_actor=self.intake.dropped_by_actor,
+        )
 
     def _poll(self) -> list[Accepted] | None:
         started = time.monotonic()
@@ -201,10 +218,12 @@ class Learner:
         try:
             self.checkpoints.save(self.ppo, snapshot, self.authority.confirm, milestone=self.milestone_owed)
             self.milestone_owed = False
-            self.checkpoint_update, self.checkpoint_time = self.progress.update, round(time.time(), 1)
+            saved = replace(self.report, checkpoint_update=self.progress.update, checkpoint_time=time.time())
+            self.report = with_progress(saved, self.progress)
             self.history.write("saved", update=self.progress.update, epoch=snapshot.epoch)
         except CheckpointError as error:
-            self.save_failures += 1
+            failed = replace(self.report, save_failures=self.report.save_failures + 1)
+            self.report = with_progress(failed, self.progress)
             _log.error("%s; training goes on, saving is tried again", error)
 
     def _advance_clock(self) -> None:
@@ -214,7 +233,9 @@ class Learner:
     def _record(self, report: UpdateReport, staleness: list[int], update_s: float) -> None:
         self._advance_clock()
         total_s = self.waited_s + update_s
-        self.wait_share += 0.05 * (self.waited_s / total_s - self.wait_share) if total_s else 0.0
+        share = self.report.learner_wait_share
+        share += 0.05 * (self.waited_s / total_s - share) if total_s else 0.0
+        self.report = replace(with_progress(self.report, self.progress), learner_wait_share=share)
         evaluation = self.evaluation
         record = make_record(
             report,
@@ -234,7 +255,7 @@ class Learner:
         )
         self.waited_s = 0.0
         self.metrics.write(record)
-        fields = {name: "" if value is None else value for name, value in asdict(record).items()}
+        fields = to_fields(record)
         self.patience.call("record metrics", lambda: self.store.append_metrics({"kind": "update", **fields}))
 
     def _judge(self) -> None:
@@ -248,6 +269,7 @@ class Learner:
         )
 
     def _finish(self, finished: Finished) -> None:
+        self.report = replace(self.report, state="finished")
         _log.info("done (%s) at update %d", finished.reason, self.progress.update)
         self.progress.target_step = finished.target_step
         if self.published_update != self.progress.update:
@@ -263,37 +285,3 @@ class Learner:
                 self.authority.release()
         except TransientError as error:
             _log.warning("left without handing the lease back: %s", error)
-
-    def _state(self) -> str:
-        if self.finished:
-            return "finished"
-        if self.paused_at is not None:
-            return "paused"
-        return "training" if self.train_began else "waiting"
-
-    def status(self) -> Fields:
-        """The status hash, as far as the loop knows it; the keeper calls this from its thread."""
-        progress = self.progress
-        return_mean = progress.return_mean
-        target = self.config.target_return
-        return {
-            "state": self._state(),
-            "alarm": self.intake.alarm,
-            "dropped_by_actor": self.intake.dropped_by_actor,
-            "update": progress.update,
-            "trained_steps": progress.trained_steps,
-            "budget_steps": self.config.env_steps,
-            "target_return": "" if target is None else target,
-            "train_s": round(progress.train_s, 3),
-            "steps_per_s": round(progress.steps_per_s(), 1),
-            "return_mean": "" if return_mean is None else round(return_mean, 3),
-            "episodes": progress.episodes,
-            "staleness_mean": round(progress.staleness_mean, 4),
-            "staleness_max": progress.staleness_max,
-            "staleness_limit": self.config.staleness_limit,
-            "learner_wait_share": round(self.wait_share, 3),
-            "checkpoint_update": self.checkpoint_update,
-            "checkpoint_time": self.checkpoint_time,
-            "save_failures": self.save_failures,
-            "device": str(self.ppo.device),
-        }

@@ -12,7 +12,7 @@ import tyro
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.errors import ExitStatus, StoppedError
 from dppo_redis.logs import configure
-from dppo_redis.run_store import Evaluation
+from dppo_redis.reports import Evaluation
 from dppo_redis.shutdown import StopRequest
 from ops.intervals import half_width
 from ops.policies import Learnt, check_playing, load_learnt

@@ -7,9 +7,8 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -25,7 +24,8 @@ from dppo_redis.errors import (
 )
 from dppo_redis.logs import configure
 from dppo_redis.pacing import as_used, derive
-from dppo_redis.run_store import Evaluation
+from dppo_redis.report_fields import to_json
+from dppo_redis.reports import Evaluation, RunSummary
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import RunDescription, describe_run, source_of
 from dppo_redis.weights import Weights
@@ -37,7 +37,6 @@ from learner.metrics import MetricsFiles, make_record
 from learner.ppo_update import PpoUpdate, UpdateReport
 from learner.progress import Progress
 from learner.warm_start import check_before_start, warm_start
-from ops import cli
 from ops.ageing import PolicyHistory
 from ops.options import SerialOptions, read_options
 from ops.plot import plot_run
@@ -183,24 +182,24 @@ class Serial:
                 f"evaluation {f'{evaluation.return_mean:.1f}' if evaluation else '-'}"
             )
 
-    def summary(self) -> dict[str, Any]:
-        """The object that --json prints: that of `train` without the broker's fields."""
+    def summary(self, wall_s: float) -> RunSummary:
+        """What the run came to."""
         progress, evaluation, finished = self.progress, self.evaluation, self.finished
-        return {
-            "reason": finished.reason if finished and not self.stop.requested else "stopped",
-            "env_steps": progress.trained_steps,
-            "trained_steps": progress.trained_steps,
-            "wall_s": round(time.monotonic() - cli.STARTED, 3),
-            "train_s": round(progress.train_s, 3),
-            "steps_per_s": round(progress.steps_per_s(), 1),
-            "updates": progress.update,
-            "return_mean": evaluation.return_mean if evaluation else None,
-            "return_episodes": evaluation.episodes if evaluation else 0,
-            "target_step": finished.target_step if finished else None,
-            "train_return_mean": progress.return_mean,
-            "refused": self.sampling.trouble.refused,
-            "run_dir": str(self.run_dir),
-        }
+        return RunSummary(
+            reason=finished.reason if finished and not self.stop.requested else "stopped",
+            env_steps=progress.trained_steps,
+            trained_steps=progress.trained_steps,
+            wall_s=wall_s,
+            train_s=progress.train_s,
+            steps_per_s=progress.steps_per_s(),
+            updates=progress.update,
+            return_mean=evaluation.return_mean if evaluation else None,
+            return_episodes=evaluation.episodes if evaluation else 0,
+            target_step=finished.target_step if finished else None,
+            train_return_mean=progress.return_mean,
+            refused=self.sampling.trouble.refused,
+            run_dir=str(self.run_dir),
+        )
 
 
 def make_serial(
@@ -232,8 +231,9 @@ def make_serial(
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point."""
+def main(argv: Sequence[str] | None = None, started: float | None = None) -> int:
+    """Entry point; `started`, by the monotonic clock, is when the command began."""
+    started = time.monotonic() if started is None else started
     configure("serial")
     stop = StopRequest().install()
     options = read_options(SerialOptions, argv, "dppo-redis serial")
@@ -266,13 +266,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         serial.sampling.close()
     if serial.saving is not None:
         serial.saving.save(serial.ppo, serial.progress)
-    return _conclude(serial, directory.run, failure, json_wanted=options.json)
+    wall_s = time.monotonic() - started
+    return _conclude(serial, directory.run, failure, wall_s, json_wanted=options.json)
 
 
-def _conclude(serial: Serial, run: str, failure: DppoError | None, *, json_wanted: bool) -> int:
-    summary = serial.summary()
+def _conclude(
+    serial: Serial, run: str, failure: DppoError | None, wall_s: float, *, json_wanted: bool
+) -> int:
+    summary = serial.summary(wall_s)
     if failure is not None:
-        summary["reason"] = "failed"
+        summary = replace(summary, reason="failed")
     evaluation = serial.evaluation
     try:
         write_summary(serial.run_dir, summary)
@@ -282,7 +285,7 @@ def _conclude(serial: Serial, run: str, failure: DppoError | None, *, json_wante
     if failure is None:
         serial.screen.print(summary_table(summary))
     if json_wanted:
-        print(json.dumps(summary), flush=True)
+        print(json.dumps(to_json(summary)), flush=True)
     if failure is not None:
         raise failure
     return serial.stop.exit_status

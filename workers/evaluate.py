@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,10 @@ from dppo_redis.history import NO_HISTORY, History, arrays_digest
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.redis_client import Patience, connect
+from dppo_redis.report_fields import to_fields, to_json
+from dppo_redis.reports import BestEvaluation, Evaluation
 from dppo_redis.run_files import write_best
-from dppo_redis.run_store import STOP, Evaluation, RunStore
+from dppo_redis.run_store import STOP, RunStore
 from dppo_redis.shutdown import StopRequest, run_service
 from dppo_redis.spec import RunDescription
 from dppo_redis.weight_store import WeightStore
@@ -153,7 +155,7 @@ def _play_one_each(
 def keep_best(run_dir: Path, weights: Weights, result: Evaluation) -> None:
     """Keep a policy and its evaluation; each is written aside, then renamed."""
     write_best(run_dir, weights)
-    write_aside(run_dir / BEST_EVALUATION, json.dumps(asdict(result), indent=2).encode())
+    write_aside(run_dir / BEST_EVALUATION, json.dumps(to_json(result), indent=2).encode())
 
 
 @dataclass
@@ -223,12 +225,10 @@ class Evaluator:
         if self._is_decided():
             return best
         is_best = best is None or result.return_mean > best
-        if is_best:
+        if best is None or is_best:
             best = result.return_mean
             self._keep(weights, result)
-        fields = {**asdict(result), "best_return_mean": best if best is not None else result.return_mean}
-        if is_best:
-            fields["best_version"] = weights.version
+        fields = to_fields(result, BestEvaluation(best, weights.version if is_best else None))
         self.patience.call("write the evaluation", lambda: self.store.write_evaluation(fields))
         return best
 

@@ -5,7 +5,6 @@ in turn. The clock runs from the fault until a server that leads now holds two m
 """
 
 import argparse
-import csv
 import json
 import signal
 import subprocess
@@ -21,9 +20,12 @@ from typing import Any, cast
 import redis
 
 from dppo_redis.keys import RunKeys
-from ops.bench.runs import REPOSITORY, table
+from dppo_redis.report_fields import to_json
+from dppo_redis.reports import RunSummary
+from ops.bench.runs import REPOSITORY, summary_of, table
 from ops.bench.sentinel_group import SentinelGroup, wait_for
 from ops.broker import find_server
+from ops.plot import read_metrics
 
 RUN = "failover"
 KEYS = RunKeys(RUN)
@@ -130,13 +132,10 @@ def mend(group: SentinelGroup, old: int, fault: str) -> None:
 
 def versions_of(run_dir: Path) -> list[int]:
     """The version after each update, as the learner recorded it."""
-    with (run_dir / "metrics.csv").open(encoding="utf-8") as file:
-        return [int(row["version"]) for row in csv.DictReader(file)]
+    return [record.version for record in read_metrics(run_dir)]
 
 
-def measure(
-    group: SentinelGroup, faults: Sequence[str], run_dir: Path
-) -> tuple[list[Failover], dict[str, Any]]:
+def measure(group: SentinelGroup, faults: Sequence[str], run_dir: Path) -> tuple[list[Failover], RunSummary]:
     """Train through these faults; what each one did, and the run's summary."""
     command = [sys.executable, "-m", "ops", *_TRAIN, "--redis", group.url, "--run-dir", str(run_dir)]
     train = subprocess.Popen(
@@ -149,7 +148,7 @@ def measure(
     finally:
         train.send_signal(signal.SIGTERM)
         out, _ = train.communicate()
-    return found, json.loads(out.splitlines()[-1])
+    return found, summary_of(json.loads(out.splitlines()[-1]))
 
 
 def main() -> None:
@@ -183,7 +182,7 @@ def main() -> None:
     print(table(header, rows))
     print(f"\n{sum(f.resumed_s <= 15 for f in found)} of {rounds} within 15 s; {len(versions)} updates")
     print(f"versions rise: {all(a < b for a, b in pairwise(versions))}")
-    print(f"books: {summary['ledger']}")
+    print(f"books: {summary.ledger and to_json(summary.ledger)}")
 
 
 if __name__ == "__main__":

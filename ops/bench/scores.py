@@ -13,9 +13,9 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from dppo_redis.config import load_toml
+from dppo_redis.reports import RunSummary
 from ops.bench import scores_figure, scores_page
 from ops.bench.records import MODES, Greedy, Mode, Record, append, read, thin
 from ops.bench.runs import REPOSITORY, call, run
@@ -64,8 +64,7 @@ def play(recipe: str, mode: Mode, seed: int, directory: Path, commit: str) -> Re
     file = (RECIPES / f"{recipe}.toml").relative_to(REPOSITORY)
     arguments = ["train" if mode == "distributed" else "serial", "--config", str(file), "--seed", str(seed)]
     summary = run(arguments, directory)
-    staleness = summary.get("staleness", {"mean": 0.0, "max": 0})
-    ledger = summary.get("ledger", {"stale": 0, "trained": 1})
+    staleness, ledger = summary.staleness, summary.ledger  # None: of a serial run
     config = load_toml(directory / "config.toml")
     return Record(
         recipe=recipe,
@@ -75,16 +74,16 @@ def play(recipe: str, mode: Mode, seed: int, directory: Path, commit: str) -> Re
         seed=seed,
         commit=commit,
         command=f"dppo-redis {' '.join(arguments)}",
-        trained_steps=summary["trained_steps"],
-        train_return=round(summary["train_return_mean"], 2),
+        trained_steps=summary.trained_steps,
+        train_return=round(summary.train_return_mean or 0.0, 2),
         best=_greedy(directory, "best"),
         # The baseline keeps no checkpoints: its own evaluation of its final weights stands instead.
         last=_greedy(directory, "last") if mode == "distributed" else _own_evaluation(summary),
-        train_s=round(summary["train_s"], 1),
-        wall_s=round(summary["wall_s"], 1),
-        staleness_mean=round(staleness["mean"], 2),
-        staleness_max=staleness["max"],
-        stale_share=round(ledger["stale"] / max(1, ledger["stale"] + ledger["trained"]), 4),
+        train_s=round(summary.train_s, 1),
+        wall_s=round(summary.wall_s, 1),
+        staleness_mean=round(staleness.mean, 2) if staleness else 0.0,
+        staleness_max=staleness.max if staleness else 0,
+        stale_share=round(ledger.stale / max(1, ledger.stale + ledger.trained), 4) if ledger else 0.0,
         versions=versions(),
         finished=datetime.datetime.now(datetime.UTC).date().isoformat(),
         curve=_curve(directory),
@@ -97,13 +96,13 @@ def _greedy(directory: Path, checkpoint: str) -> Greedy:
     return Greedy(round(result["return_mean"], 2), result["episodes"], result["trained_steps"])
 
 
-def _own_evaluation(summary: dict[str, Any]) -> Greedy:
-    return Greedy(round(summary["return_mean"], 2), summary["return_episodes"], summary["trained_steps"])
+def _own_evaluation(summary: RunSummary) -> Greedy:
+    return Greedy(round(summary.return_mean or 0.0, 2), summary.return_episodes, summary.trained_steps)
 
 
 def _curve(directory: Path) -> tuple[tuple[int, float], ...]:
-    rows = [row for row in read_metrics(directory) if row["return_mean"]]
-    return thin([(int(row["trained_steps"]), float(row["return_mean"])) for row in rows])
+    records = read_metrics(directory)
+    return thin([(r.trained_steps, r.return_mean) for r in records if r.return_mean is not None])
 
 
 def play_missing(recipes: Sequence[str], modes: Sequence[Mode], seeds: Sequence[int], results: Path) -> None:

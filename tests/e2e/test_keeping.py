@@ -13,8 +13,8 @@ import pytest
 from imageio import v3
 
 from dppo_redis.errors import ExitStatus
+from dppo_redis.reports import Evaluation
 from dppo_redis.run_files import describe
-from dppo_redis.run_store import Evaluation
 from ops.run_directory import RunDirectory, prepare
 from tests.e2e.support import Command
 from tests.factories import make_config, make_model, make_weights
