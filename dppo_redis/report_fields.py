@@ -1,5 +1,6 @@
 """Reports as fields of text, as JSON and as curves: what `reports.py` declares, written and read. Pure."""
 
+import json
 import math
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
@@ -98,6 +99,19 @@ def from_whole_fields(report: type[R], stored: Mapping[str, str]) -> R | None:
         return report(**{column.name: column.kind(stored[column.name]) for column in columns(report)})
     except (KeyError, ValueError):
         return None
+
+
+def from_json(report: type[R], text: str) -> R:
+    """Inverse of `to_json` for a flat report without None.
+
+    Raises:
+        ValueError: it is no JSON object, or lacks a field.
+    """
+    values = json.loads(text)
+    try:
+        return report(**{column.name: column.kind(values[column.name]) for column in columns(report)})
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no {report.__name__}: {error!r}") from error
 
 
 def _read(column: Column, text: str | None, finite: bool) -> Any:

@@ -115,9 +115,7 @@ class UpdateRecord:
     learning_rate: Annotated[float, Told(tag="optimiser/learning_rate")]  # of this update
     gradient_steps: int  # of this update
     skipped_steps: int  # minibatches whose gradient was not finite
-    drift_ratio: Annotated[
-        float, Told(tag="drift/ratio")
-    ]  # of the batch before the first step: see `drift.py`
+    drift_ratio: Annotated[float, Told(tag="drift/ratio")]  # before the first step: see `drift.py`
     drift_kl: Annotated[float, Told(tag="drift/kl")]  # KL divergence, in the same sense
     drift_clip_fraction: Annotated[float, Told("share", tag="drift/clip_fraction")]  # likewise
     drift_effective_share: Annotated[float, Told("share", tag="drift/effective_share")]  # likewise
@@ -214,6 +212,21 @@ class RunSummary:
     actor_wait_share: Annotated[float | None, Told("share", digits=4, left_out=True)] = None  # of a fleet
     refused: Annotated[int | None, Told(left_out=True)] = None  # rollouts that a serial run did not train on
     run_dir: str  # where its files are
+
+
+@dataclass(frozen=True)
+class PolicyScore:
+    """What `dppo-redis evaluate --json` prints: episodes played with what a run has learnt."""
+
+    run: str  # its name
+    checkpoint: str  # best, last or a file
+    return_mean: float  # over these episodes
+    return_std: float  # over these episodes
+    interval: tuple[float, float] | None  # of 95 % around the mean return; none of a single episode
+    length_mean: Annotated[float, Told("steps")]  # over these episodes
+    episodes: int  # played
+    update: int  # of the weights that played
+    trained_steps: Annotated[int, Told("steps")]  # of the weights that played
 
 
 @dataclass(frozen=True)

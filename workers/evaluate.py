@@ -29,7 +29,7 @@ from dppo_redis.history import NO_HISTORY, History, arrays_digest
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.redis_client import Patience, connect
-from dppo_redis.report_fields import to_fields, to_json
+from dppo_redis.report_fields import from_json, to_fields, to_json
 from dppo_redis.reports import BestEvaluation, Evaluation
 from dppo_redis.run_files import write_best
 from dppo_redis.run_store import STOP, RunStore
@@ -236,8 +236,8 @@ class Evaluator:
         if self.run_dir is None or not (self.run_dir / BEST_EVALUATION).exists():
             return None
         try:
-            return float(json.loads((self.run_dir / BEST_EVALUATION).read_text())["return_mean"])
-        except (ValueError, KeyError, OSError) as error:
+            return from_json(Evaluation, (self.run_dir / BEST_EVALUATION).read_text()).return_mean
+        except (ValueError, OSError) as error:
             _log.warning("the best evaluation so far is unreadable, beginning anew: %s", error)
             return None
 

@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import redis
 
 from dppo_redis.keys import RunKeys
 from dppo_redis.report_fields import to_json
 from dppo_redis.reports import RunSummary
+from dppo_redis.run_status import read_status
 from ops.bench.runs import REPOSITORY, summary_of, table
 from ops.bench.sentinel_group import SentinelGroup, wait_for
 from ops.broker import find_server
@@ -115,7 +116,7 @@ def fail(group: SentinelGroup, watcher: Watcher, fault: str) -> Failover:
         elected_s=elected_s,
         resumed_s=resumed_s,
         booked={name: n for name, n in gained.items() if n},
-        imbalance=int(cast(Any, group.client(group.primary()).hget(KEYS.status, "imbalance")) or 0),
+        imbalance=read_status(group.client(group.primary()), KEYS).keeper.imbalance,
         version_before=before.version,
         version_after=after.version,
     )

@@ -14,8 +14,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from dppo_redis.config import load_toml
-from dppo_redis.reports import RunSummary
+from dppo_redis.reports import PolicyScore, RunSummary
 from ops.bench import scores_figure, scores_page
 from ops.bench.records import MODES, Greedy, Mode, Record, append, read, thin
 from ops.bench.runs import REPOSITORY, call, run
@@ -92,8 +94,8 @@ def play(recipe: str, mode: Mode, seed: int, directory: Path, commit: str) -> Re
 
 def _greedy(directory: Path, checkpoint: str) -> Greedy:
     options = ["--episodes", str(_EPISODES), "--checkpoint", checkpoint]
-    result = call(["evaluate", str(directory), *options])
-    return Greedy(round(result["return_mean"], 2), result["episodes"], result["trained_steps"])
+    score = TypeAdapter(PolicyScore).validate_python(call(["evaluate", str(directory), *options]))
+    return Greedy(round(score.return_mean, 2), score.episodes, score.trained_steps)
 
 
 def _own_evaluation(summary: RunSummary) -> Greedy:
