@@ -2,11 +2,11 @@
 
 import json
 import logging
-from dataclasses import asdict
 from pathlib import Path
 
 from dppo_redis.errors import ConfigurationError, WireError
 from dppo_redis.files import write_aside
+from dppo_redis.report_fields import from_json, to_json
 from dppo_redis.reports import Evaluation
 from dppo_redis.run_files import RunFiles
 from dppo_redis.spec import Spec
@@ -83,8 +83,8 @@ class BestPolicy:
         if self._run_dir is None or not RunFiles(self._run_dir).best_evaluation.exists():
             return None
         try:
-            return float(json.loads(RunFiles(self._run_dir).best_evaluation.read_text())["return_mean"])
-        except (ValueError, KeyError, OSError) as error:
+            return from_json(Evaluation, RunFiles(self._run_dir).best_evaluation.read_text()).return_mean
+        except (ValueError, OSError) as error:
             _log.warning("the best evaluation so far is unreadable, beginning anew: %s", error)
             return None
 
@@ -92,4 +92,4 @@ class BestPolicy:
 def keep_best(run_dir: Path, weights: Weights, evaluation: Evaluation) -> None:
     """Keep a policy and its evaluation; each is written aside, then renamed."""
     write_best(run_dir, weights)
-    write_aside(RunFiles(run_dir).best_evaluation, json.dumps(asdict(evaluation), indent=2).encode())
+    write_aside(RunFiles(run_dir).best_evaluation, json.dumps(to_json(evaluation), indent=2).encode())

@@ -3,18 +3,19 @@
 An actor's hash vanishes by itself when its owner dies; the sorted set is only the index.
 """
 
-import math
 import os
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import redis
 
 from dppo_redis.keys import RunKeys
 from dppo_redis.redis_client import Client, TransientError
+from dppo_redis.report_fields import to_fields
+from dppo_redis.reports import BOOT, HOLDER, ActorReport
 from dppo_redis.shutdown import is_alive
 
 ACTOR_TTL_MS = 10_000
@@ -66,28 +67,21 @@ class Registry:
     def holder(self, slot: int) -> Holder | None:
         """Who last said to be the actor of this slot; None where that was long ago."""
         pipeline = self._client.pipeline(transaction=False)
-        for name in ("host", "pid", "time"):
+        for name in HOLDER:
             pipeline.hget(self._keys.actor(slot), name)
         host, pid, beat = pipeline.execute()
         if host is None or pid is None or not pid.isdigit() or len(pid) > _DIGITS:
             return None
         return Holder(host.decode(errors="replace"), int(pid), beat or b"")
 
-    def beat(self, slot: int, report: Mapping[str, str | int | float]) -> None:
+    def beat(self, slot: int, report: ActorReport) -> None:
         """Say that this actor lives, and what it is doing."""
         pipeline = self._client.pipeline(transaction=False)
         key = self._keys.actor(slot)
         # The renewal comes first: at the server's memory limit it still works, HSET does not.
         pipeline.pexpire(key, ACTOR_TTL_MS)
-        pipeline.hset(
-            key,
-            mapping={
-                **dict[Any, Any](report),
-                "host": socket.gethostname(),
-                "pid": os.getpid(),
-                "time": round(time.time(), 3),
-            },
-        )
+        signed = replace(report, host=socket.gethostname(), pid=os.getpid(), time=time.time())
+        pipeline.hset(key, mapping=dict[Any, Any](to_fields(signed)))
         pipeline.pexpire(key, ACTOR_TTL_MS)
         pipeline.zadd(self._keys.actors, {str(slot): time.time()})
         for reply in pipeline.execute(raise_on_error=False):
@@ -103,7 +97,7 @@ class Registry:
 
     def leave(self, slot: int, boot: int) -> None:
         """End one's own registration; not that of another process in the same slot."""
-        if self._client.hget(self._keys.actor(slot), "boot") != str(boot).encode():
+        if self._client.hget(self._keys.actor(slot), BOOT) != str(boot).encode():
             return
         pipeline = self._client.pipeline(transaction=False)
         pipeline.pexpire(self._keys.actor(slot), 0)  # actors have no right to DEL
@@ -142,12 +136,3 @@ class Registry:
 
 def _is_slot(member: bytes) -> bool:
     return member.isdigit() and len(member) <= _DIGITS
-
-
-def number(text: str | None) -> float:
-    """A number that an actor reported about itself; 0 where it reported nonsense."""
-    try:
-        value = float(text or 0)
-    except ValueError:
-        return 0.0
-    return value if math.isfinite(value) else 0.0

@@ -10,7 +10,8 @@ import redis
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.keys import SPEC_PATTERN, RunKeys, run_of
 from dppo_redis.redis_client import Client
-from dppo_redis.reports import Evaluation
+from dppo_redis.report_fields import from_fields, from_whole_fields, to_fields
+from dppo_redis.reports import Control, Evaluation
 from dppo_redis.scripts import source
 from dppo_redis.spec import RunDescription
 from dppo_redis.wire import sha256
@@ -23,15 +24,6 @@ QUARANTINE_NAME_BYTES = 64
 FINISHED_TTL_S = 7 * 24 * 3600
 
 RUN, PAUSE, STOP = "run", "pause", "stop"
-
-
-@dataclass(frozen=True)
-class Control:
-    """What the operator wants of the fleet."""
-
-    state: str  # run, pause or stop
-    reason: str  # why it stopped: target, env_steps, stopped, failed; empty while it runs
-    target_step: int | None  # env_steps at which the target was met
 
 
 @dataclass(frozen=True)
@@ -168,20 +160,16 @@ class RunStore:
 
     def control(self) -> Control:
         """What the operator wants; a missing key means run."""
-        stored = self._hash(self.keys.control)
-        step = stored.get("target_step", "")
-        return Control(
-            stored.get("state", RUN), stored.get("reason", ""), int(step) if step.isdigit() else None
-        )
+        return from_fields(Control, {"state": RUN, **self._hash(self.keys.control)})
 
     def claim(self) -> bool:
         """Take the name for a new run, before anything else is written; False where somebody else did."""
-        fields = {"state": RUN, "reason": "", "target_step": ""}
+        fields = to_fields(Control(RUN, "", None))
         return int(self._client.hset(self.keys.control, mapping=cast(Any, fields))) == len(fields)
 
     def set_state(self, state: str, reason: str = "", target_step: int | None = None) -> None:
         """Ask the whole fleet to run, pause or stop."""
-        fields = {"state": state, "reason": reason, "target_step": "" if target_step is None else target_step}
+        fields = to_fields(Control(state, reason, target_step))
         self._client.hset(self.keys.control, mapping=cast(Any, fields))
 
     def status(self) -> dict[str, str]:
@@ -198,7 +186,7 @@ class RunStore:
 
     def evaluation(self) -> Evaluation | None:
         """The last evaluation."""
-        return Evaluation.from_fields(self._hash(self.keys.evaluation))
+        return from_whole_fields(Evaluation, self._hash(self.keys.evaluation))
 
     def write_evaluation(self, fields: Mapping[str, str | int | float]) -> None:
         """Record an evaluation, now and in the metrics stream."""

@@ -83,7 +83,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     keeper = Keeper(
         learner.authority,
         Registry(keeper_client, keys),
-        learner.status,
+        lambda: learner.report,
         planned.derived.rollouts_per_update,
         config.staleness_limit,
         config.publish_every,

@@ -36,7 +36,7 @@ class DropsByActor:
     @property
     def text(self) -> str:
         """Those with most drops: `actor 1000: 12 refused:spec, actor 3: 2 stale`."""
-        most = sorted(self._counts.copy().items(), key=lambda counted: -counted[1])[:_ACTORS_SHOWN]
+        most = sorted(self._counts.items(), key=lambda counted: -counted[1])[:_ACTORS_SHOWN]
         return ", ".join(f"actor {actor}: {count} {reason}" for (actor, reason), count in most)
 
 
@@ -56,8 +56,7 @@ class AllDropped:
         elif dropped:
             self._first_drop = self._first_drop if self._causes else now
             self._last_drop = now
-            # A new counter, because the keeper's thread reads the old one.
-            self._causes = self._causes + Counter(map(why, dropped))
+            self._causes.update(map(why, dropped))
             if self.text and self._rarely.due():
                 _log.error("%s", self.text)
 

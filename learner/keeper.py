@@ -7,19 +7,21 @@ ends the process itself; the loop asks `check()`.
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from dppo_redis.fenced_writes import EpochMissingError
+from dppo_redis.ledger import Balance, Outcome
 from dppo_redis.logs import Rarely
 from dppo_redis.pacing import backlog_fresh, backlog_high, valve_bytes, valve_excess
 from dppo_redis.redis_client import TransientError, translated
-from dppo_redis.registry import Registry, number
+from dppo_redis.registry import Registry
+from dppo_redis.report_fields import from_fields, to_fields
+from dppo_redis.reports import ActorReport, KeeperStatus, LearnerStatus
 from learner.authority import Authority
 from learner.reserve import Reserve
 
 PERIOD_S = 1.0
-Fields = Mapping[str, str | int | float]
 _log = logging.getLogger("dppo")
 
 
@@ -30,7 +32,7 @@ class Keeper:
         self,
         authority: Authority,
         registry: Registry,
-        status: Callable[[], Fields],
+        report: Callable[[], LearnerStatus],
         rollouts_per_update: int,
         max_staleness: int,
         publish_every: int,
@@ -39,7 +41,7 @@ class Keeper:
     ) -> None:
         self._authority = authority
         self._registry = registry
-        self._status = status
+        self._report = report  # what the loop reported last
         self._rollouts_per_update = rollouts_per_update
         self._max_staleness = max_staleness
         self._publish_every = publish_every
@@ -83,10 +85,9 @@ class Keeper:
                 self._failure = error
                 return
 
-    def _mark(self, high: int, actors: int, fields: Fields) -> int:
+    def _mark(self, high: int, actors: int, report: LearnerStatus) -> int:
         """Where actors wait now: below the high mark while the learner never waits for them."""
-        waits, update = float(fields.get("learner_wait_share", 0)), int(fields.get("update", 0))
-        if self._max_staleness == 0 or self._reserve.wanted(waits, update):
+        if self._max_staleness == 0 or self._reserve.wanted(report.learner_wait_share, report.update):
             return high
         return backlog_fresh(high, self._rollouts_per_update, actors)
 
@@ -100,7 +101,7 @@ class Keeper:
     def tick(self) -> None:
         """One round of everything."""
         with translated():
-            fields = self._status()
+            report = self._report()
             self._authority.remove_foreign_types()
             self._authority.renew()
             self._authority.heal()
@@ -109,32 +110,39 @@ class Keeper:
             self._registry.forget_dead(living)
             actors = max(len(living), self._planned_actors)  # those that are only starting, too
             high = self._backlog_high(actors)
-            mark = self._mark(high, actors, fields)
+            mark = self._mark(high, actors, report)
             self._authority.write_backlog_high(mark)
             limit = valve_bytes(high, actors, self._rollout_bytes)
             self._open_valve(valve_excess(balance.backlog, balance.stream_bytes, high, actors, limit), limit)
-            if living:
-                shares = [number(report.get("wait_share")) for report in living.values()]
-                self._actor_wait_share = sum(shares) / len(shares)
-            self._authority.write_status(
-                {
-                    **fields,
-                    **balance.outcomes,
-                    "env_steps": balance.env_steps,
-                    "epoch": self._authority.epoch,
-                    "version": self._authority.version,
-                    "learner": self._authority.owner,
-                    "actors": len(living),
-                    "actor_wait_share": round(self._actor_wait_share, 4),
-                    "backlog_high": mark,
-                    "entries_added": balance.entries_added,
-                    "backlog": balance.backlog,
-                    "imbalance": balance.imbalance,
-                    "stream_bytes": balance.stream_bytes,
-                    "valve_bytes": limit,
-                    "time": round(time.time(), 1),
-                }
-            )
+            own = self._status(balance, [from_fields(ActorReport, f) for f in living.values()], mark, limit)
+            self._authority.write_status(to_fields(report, own))
+
+    def _status(
+        self, balance: Balance, living: Sequence[ActorReport], backlog_high: int, valve_limit: int
+    ) -> KeeperStatus:
+        """What the loop does not know: the books, who leads and who samples."""
+        if living:
+            self._actor_wait_share = sum(actor.wait_share or 0.0 for actor in living) / len(living)
+        return KeeperStatus(
+            trained=balance.outcomes[Outcome.TRAINED],
+            stale=balance.outcomes[Outcome.STALE],
+            duplicate=balance.outcomes[Outcome.DUPLICATE],
+            refused=balance.outcomes[Outcome.REFUSED],
+            lost=balance.outcomes[Outcome.LOST],
+            env_steps=balance.env_steps,
+            epoch=self._authority.epoch,
+            version=self._authority.version,
+            learner=self._authority.owner,
+            actors=len(living),
+            actor_wait_share=self._actor_wait_share,
+            backlog_high=backlog_high,
+            entries_added=balance.entries_added,
+            backlog=balance.backlog,
+            imbalance=balance.imbalance,
+            stream_bytes=balance.stream_bytes,
+            valve_bytes=valve_limit,
+            time=time.time(),
+        )
 
     def _open_valve(self, excess: int, limit: int) -> None:
         """The last resort, where actors do not heed the backlog mark."""

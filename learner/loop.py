@@ -6,7 +6,7 @@ before settling, so that an actor that waits for room finds the new weights.
 
 import logging
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from dppo_redis.config import RunConfig
 from dppo_redis.errors import CheckpointError
@@ -15,6 +15,8 @@ from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.lock_step import LockStep
 from dppo_redis.logs import Rarely
 from dppo_redis.redis_client import Patience, TransientError, translated
+from dppo_redis.report_fields import to_fields
+from dppo_redis.reports import LearnerStatus, UpdateRecord
 from dppo_redis.run_store import PAUSE, RUN, STOP, RunStore
 from dppo_redis.shutdown import StopRequest
 from learner.asking import Asking
@@ -22,8 +24,8 @@ from learner.authority import Authority
 from learner.checkpoint import Snapshot
 from learner.goal import Finished
 from learner.intake import Accepted, Intake
-from learner.keeper import Fields, Keeper
-from learner.metrics import UpdateRecord
+from learner.keeper import Keeper
+from learner.status_report import status_of
 from learner.training import Training
 
 _log = logging.getLogger("dppo")
@@ -50,6 +52,7 @@ class Learner:
         self.waited_s = 0.0  # for the rollouts of the next batch
         self.unknown_states: set[str] = set()  # complained of
         self.rarely = Rarely()
+        self.report = self._report()  # replaced as a whole at every change: the keeper's thread reads it
 
     def run(self, keeper: Keeper) -> None:
         """Train until the goal is reached, a stop is asked for, or another learner leads."""
@@ -61,6 +64,7 @@ class Learner:
             if not self._may_train():
                 continue
             batch = self._poll()
+            self.report = self._report()
             if batch is not None:
                 self._train(batch)
             elif self.asking and self.asking.is_due(self.training.progress.update, self.intake.slots):
@@ -84,6 +88,7 @@ class Learner:
             if not self.training.clock.is_paused:
                 self.training.clock.pause()
                 self.training.advance_clock()
+            self.report = self._report()
             self.stop.sleep(0.2)
             return False
         self.training.clock.go_on()
@@ -124,7 +129,8 @@ class Learner:
         record = self.training.record(
             trained, env_steps=self.authority.env_steps, version=self.authority.version
         )
-        self._report(record)
+        self.report = self._report()
+        self._append(record)
 
     def _remember(self, accepted: list[Accepted], update: int) -> None:
         """Into the history: what was trained on, at which update, before its outcome is recorded."""
@@ -133,8 +139,8 @@ class Learner:
             rollouts = [(i, h.boot, h.seq, h.epoch, h.version, h.update) for i, h in headers]
             self.history.write("trained", at=update, rollouts=rollouts)
 
-    def _report(self, record: UpdateRecord) -> None:
-        fields = {name: "" if value is None else value for name, value in asdict(record).items()}
+    def _append(self, record: UpdateRecord) -> None:
+        fields = to_fields(record)
         self.patience.call("record metrics", lambda: self.store.append_metrics({"kind": "update", **fields}))
 
     def publish(self, env_steps: int | None = None) -> None:
@@ -173,14 +179,20 @@ class Learner:
             self.history.write("saved", update=snapshot.progress.update, epoch=snapshot.epoch)
         except CheckpointError as error:
             _log.error("%s; training goes on, saving is tried again", error)
+        self.report = self._report()
 
     def _finish(self, finished: Finished) -> None:
         progress = self.training.progress
         _log.info("done (%s) at update %d", finished.reason, progress.update)
         progress.target_step = finished.target_step
+        self.report = self._report()
         if self.published_update != progress.update:
             self.publish()
         self.authority.end_run(finished.reason, finished.target_step)
+
+    def _report(self) -> LearnerStatus:
+        """What the loop has done so far."""
+        return status_of(self.training, self.intake.alarm, self.intake.dropped_by_actor)
 
     def hand_back(self, keeper: Keeper) -> None:
         """Write the last status and hand the lease back, if Redis is there."""
@@ -191,38 +203,3 @@ class Learner:
                 self.authority.release()
         except TransientError as error:
             _log.warning("left without handing the lease back: %s", error)
-
-    def _state(self) -> str:
-        if self.training.finished:
-            return "finished"
-        if self.training.clock.is_paused:
-            return "paused"
-        return "training" if self.training.clock.has_begun else "waiting"
-
-    def status(self) -> Fields:
-        """The status hash, as far as the loop knows it; the keeper calls this from its thread."""
-        progress = self.training.progress
-        saving = self.training.saving
-        return_mean = progress.return_mean
-        target = self.config.target_return
-        return {
-            "state": self._state(),
-            "alarm": self.intake.alarm,
-            "dropped_by_actor": self.intake.dropped_by_actor,
-            "update": progress.update,
-            "trained_steps": progress.trained_steps,
-            "budget_steps": self.config.env_steps,
-            "target_return": "" if target is None else target,
-            "train_s": round(progress.train_s, 3),
-            "steps_per_s": round(progress.steps_per_s(), 1),
-            "return_mean": "" if return_mean is None else round(return_mean, 3),
-            "episodes": progress.episodes,
-            "staleness_mean": round(progress.staleness_mean, 4),
-            "staleness_max": progress.staleness_max,
-            "staleness_limit": self.config.staleness_limit,
-            "learner_wait_share": round(self.training.wait_share, 3),
-            "checkpoint_update": saving.update,
-            "checkpoint_time": saving.time,
-            "save_failures": saving.failures,
-            "device": str(self.training.ppo.device),
-        }

@@ -9,54 +9,19 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
 from dppo_redis.files import read_table, write_aside
 from dppo_redis.logs import Rarely
+from dppo_redis.report_fields import from_fields, names, to_fields
+from dppo_redis.reports import UpdateRecord
 from dppo_redis.run_files import RunFiles
 from learner.board import Board
 from learner.ppo_update import UpdateReport
 
 _log = logging.getLogger("dppo")
-
-
-@dataclass(frozen=True)
-class UpdateRecord:
-    """A row of metrics.csv."""
-
-    update: int
-    trained_steps: int
-    env_steps: int  # valid steps of all settled rollouts
-    train_s: float  # since the first rollout
-    return_mean: float | None  # last 100 finished episodes of trained rollouts, raw
-    episodes: int
-    evaluation_return: float | None  # newest greedy evaluation
-    evaluation_steps: int | None  # env_steps of the weights that played it
-    staleness_mean: float  # updates, of this batch
-    staleness_max: int
-    version: int
-    wait_s: float  # for rollouts
-    update_s: float
-    policy_loss: float
-    value_loss: float
-    entropy: float
-    approx_kl: float
-    clip_fraction: float
-    explained_variance: float
-    ratio_error: float | None  # of rows of staleness 0, before the first gradient step
-    learning_rate: float
-    gradient_steps: int
-    skipped_steps: int
-    drift_ratio: float  # of the batch before the first gradient step, see `drift.py`; rows of all ages
-    drift_kl: float
-    drift_clip_fraction: float
-    drift_effective_share: float
-    drift_by_staleness: str  # JSON: {"1": {"rows": ..., "ratio": ..., "kl": ..., ...}, "2": ...}
-
-
-_COLUMNS = [field.name for field in fields(UpdateRecord)]
 
 
 def make_record(report: UpdateReport, **values: int | float | None) -> UpdateRecord:
@@ -86,7 +51,7 @@ class MetricsFiles:
         self._file = RunFiles(directory).metrics
         self._kept = _rows_until(self._file, first_update)
         # What an earlier process wrote after the checkpoint is hidden.
-        purged_step = int(self._kept[-1]["trained_steps"]) + 1 if self._kept else 0
+        purged_step = from_fields(UpdateRecord, self._kept[-1]).trained_steps + 1 if self._kept else 0
         self._board = Board(RunFiles(directory).tensorboard, purged_step)
         self._csv: TextIO | None = None
         self._rarely = Rarely()
@@ -95,10 +60,9 @@ class MetricsFiles:
 
     def write(self, record: UpdateRecord) -> None:
         """Add one record."""
-        values = asdict(record)
         with self._forgiven():
-            csv.DictWriter(self._begun(), _COLUMNS).writerow(values)
-            self._board.write(values)
+            csv.DictWriter(self._begun(), names(UpdateRecord)).writerow(to_fields(record))
+            self._board.write(record)
 
     def close(self) -> None:
         """Flush and close."""
@@ -128,18 +92,14 @@ class MetricsFiles:
 
 def _rows_until(file: Path, update: int) -> list[dict[str, str]]:
     """The rows of an earlier process that the restored checkpoint still stands for."""
-    counted = [
-        row
-        for row in (read_table(file) if update else [])
-        if all(row.get(name, "").isdecimal() for name in ("update", "trained_steps"))
-    ]
-    return [row for row in counted if int(row["update"]) <= update]
+    rows = [(row, from_fields(UpdateRecord, row)) for row in (read_table(file) if update else [])]
+    return [row for row, record in rows if 0 < record.update <= update and record.trained_steps > 0]
 
 
 def _as_csv(rows: Iterable[Mapping[str, str]]) -> str:
     """Under today's columns, as another release may have had others."""
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, _COLUMNS, extrasaction="ignore")
+    writer = csv.DictWriter(text, names(UpdateRecord), extrasaction="ignore")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from dppo_redis.config import CheckpointConfig, RunConfig
 from dppo_redis.errors import CheckpointError
 from dppo_redis.lock_step import LockStep
-from dppo_redis.reports import Evaluation
+from dppo_redis.reports import Evaluation, UpdateRecord
 from dppo_redis.rollout import Rollout
 from learner.batch import stack
 from learner.cautions import Cautions
 from learner.checkpoint import Checkpoints, Snapshot, is_milestone
 from learner.clock import TrainingClock
 from learner.goal import Finished, Goal, judge_goal
-from learner.metrics import MetricsFiles, UpdateRecord, make_record
+from learner.metrics import MetricsFiles, make_record
 from learner.ppo_update import PpoUpdate, UpdateReport
 from learner.progress import Progress
 

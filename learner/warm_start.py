@@ -25,6 +25,7 @@ from dppo_redis.spec import Spec
 from dppo_redis.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN, Weights
 from learner.checkpoint import newest_readable, read_values
 from learner.ppo_update import PpoUpdate
+from learner.progress import Progress
 
 _VALUE = "value."
 _log = logging.getLogger("dppo")
@@ -134,7 +135,7 @@ def _from_parts(file: Path, values: dict[str, Any]) -> Source:
         network=values["model"],
         observation_moments=RunningMoments.from_dict(values["observation_moments"]),
         return_moments=RunningMoments.from_dict(values["return_moments"]),
-        trained_steps=values["progress"]["trained_steps"],
+        trained_steps=Progress.from_dict(values["progress"]).trained_steps,
     )
 
 

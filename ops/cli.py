@@ -25,6 +25,8 @@ COMMANDS = {
     "evaluator": ("workers.evaluate", "evaluate a run's newest weights by itself"),
 }
 
+_TIMED = ("train", "serial")  # their summary says how long they took, imports included
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
@@ -62,7 +64,8 @@ def _run(arguments: list[str]) -> int:
     for library in ("OMP", "OPENBLAS", "MKL"):  # one compute thread; more change the last bits, too
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     # Imported only now: an actor must not wait for the learner's libraries.
-    return int(importlib.import_module(command[0]).main(arguments[1:]))
+    main = importlib.import_module(command[0]).main
+    return int(main(arguments[1:], STARTED) if arguments[0] in _TIMED else main(arguments[1:]))
 
 
 def _open_standard_streams() -> None:

@@ -80,12 +80,13 @@ def read_lines(directories: Sequence[Path]) -> dict[str, list[Curve]]:
 
 
 def _curve(directory: Path) -> Curve:
-    rows = [row for row in read_metrics(directory) if row["return_mean"]]
-    if not rows:
-        file = RunFiles(directory).metrics
-        raise ConfigurationError(f"{directory} has no finished episode in its {file.name} yet")
-    steps = np.array([float(row["env_steps"]) for row in rows])
-    return steps, np.array([float(row["return_mean"]) for row in rows])
+    records = [record for record in read_metrics(directory) if record.return_mean is not None]
+    if not records:
+        raise ConfigurationError(
+            f"{directory} has no finished episode in its {RunFiles(directory).metrics.name} yet"
+        )
+    steps = np.array([float(record.env_steps) for record in records])
+    return steps, np.array([record.return_mean for record in records], dtype=np.float64)
 
 
 def mean_and_spread(curves: Sequence[Curve]) -> tuple[npt.NDArray[np.float64], ...]:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import tyro
@@ -12,7 +12,8 @@ import tyro
 from dppo_redis.arguments import parse_arguments
 from dppo_redis.errors import ExitStatus, StoppedError
 from dppo_redis.logs import configure
-from dppo_redis.reports import Evaluation
+from dppo_redis.report_fields import to_json
+from dppo_redis.reports import Evaluation, PolicyScore
 from dppo_redis.shutdown import StopRequest
 from ops.intervals import half_width
 from ops.policies import Learnt, check_playing, load_learnt
@@ -50,19 +51,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StoppedError:
         return stop.exit_status
     half = half_width(result.return_std, result.episodes)
-    summary: dict[str, Any] = {
-        "run": learnt.run,
-        "checkpoint": options.checkpoint,
-        "return_mean": result.return_mean,
-        "return_std": result.return_std,
-        "interval": None if half is None else [result.return_mean - half, result.return_mean + half],
-        "length_mean": result.length_mean,
-        "episodes": result.episodes,
-        "update": result.update,
-        "trained_steps": result.trained_steps,
-    }
+    mean = result.return_mean
+    score = PolicyScore(
+        run=learnt.run,
+        checkpoint=options.checkpoint,
+        return_mean=mean,
+        return_std=result.return_std,
+        interval=None if half is None else (mean - half, mean + half),
+        length_mean=result.length_mean,
+        episodes=result.episodes,
+        update=result.update,
+        trained_steps=result.trained_steps,
+    )
     if options.json:
-        print(json.dumps(summary))
+        print(json.dumps(to_json(score)))
     else:
         how = "stochastic" if options.stochastic else "greedy"
         interval = "" if half is None else f" ± {half:.2f} (95 %)"

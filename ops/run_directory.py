@@ -15,6 +15,8 @@ from dppo_redis.config import RunConfig
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.files import write_aside
 from dppo_redis.keys import check_run_name
+from dppo_redis.report_fields import to_json
+from dppo_redis.reports import RunSummary
 from dppo_redis.run_files import RunFiles, resumable_files
 
 RUNS = Path("runs")
@@ -166,6 +168,6 @@ def _toml(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def write_summary(path: Path, summary: dict[str, object]) -> None:
+def write_summary(path: Path, summary: RunSummary) -> None:
     """Keep the summary beside the other artefacts."""
-    write_aside(RunFiles(path).summary, json.dumps(summary, indent=2).encode())
+    write_aside(RunFiles(path).summary, json.dumps(to_json(summary), indent=2).encode())

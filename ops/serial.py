@@ -9,7 +9,6 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -19,6 +18,7 @@ from dppo_redis.config import RunConfig
 from dppo_redis.errors import CheckpointError, EnvironmentBrokenError, StoppedError
 from dppo_redis.ledger import Books, Ledger
 from dppo_redis.lineage import Lineage
+from dppo_redis.reports import RunSummary
 from dppo_redis.run_plan import RunPlan
 from dppo_redis.sequence_numbers import Marks
 from dppo_redis.shutdown import StopRequest
@@ -30,7 +30,6 @@ from learner.metrics import MetricsFiles
 from learner.progress import Progress
 from learner.training import Training
 from learner.warm_start import warm_start
-from ops import cli
 from ops.serial_sampling import Sampling, make_sampling
 from workers.episodes import evaluate
 
@@ -156,25 +155,25 @@ class Serial:
         self.training.metrics.close()
         self.sampling.close()
 
-    def summary(self) -> dict[str, Any]:
-        """The object that --json prints: that of `train` without the broker's fields."""
+    def summary(self, wall_s: float) -> RunSummary:
+        """What the run came to."""
         training = self.training
         progress, evaluation, finished = training.progress, training.evaluation, training.finished
-        return {
-            "reason": finished.reason if finished and not self.stop.requested else "stopped",
-            "env_steps": progress.trained_steps,
-            "trained_steps": progress.trained_steps,
-            "wall_s": round(time.monotonic() - cli.STARTED, 3),
-            "train_s": round(progress.train_s, 3),
-            "steps_per_s": round(progress.steps_per_s(), 1),
-            "updates": progress.update,
-            "return_mean": evaluation.return_mean if evaluation else None,
-            "return_episodes": evaluation.episodes if evaluation else 0,
-            "target_step": finished.target_step if finished else None,
-            "train_return_mean": progress.return_mean,
-            "refused": self.sampling.trouble.refused,
-            "run_dir": str(self.run_dir),
-        }
+        return RunSummary(
+            reason=finished.reason if finished and not self.stop.requested else "stopped",
+            env_steps=progress.trained_steps,
+            trained_steps=progress.trained_steps,
+            wall_s=wall_s,
+            train_s=progress.train_s,
+            steps_per_s=progress.steps_per_s(),
+            updates=progress.update,
+            return_mean=evaluation.return_mean if evaluation else None,
+            return_episodes=evaluation.episodes if evaluation else 0,
+            target_step=finished.target_step if finished else None,
+            train_return_mean=progress.return_mean,
+            refused=self.sampling.trouble.refused,
+            run_dir=str(self.run_dir),
+        )
 
 
 def make_serial(

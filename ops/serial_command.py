@@ -2,13 +2,16 @@
 
 import json
 import logging
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
 from dppo_redis.inspect_environment import spaces_of
 from dppo_redis.logs import configure
+from dppo_redis.report_fields import to_json
 from dppo_redis.run_plan import plan
 from dppo_redis.shutdown import StopRequest
 from learner.build import check_network
@@ -23,8 +26,9 @@ from workers.watchdog import Watchdog
 _log = logging.getLogger("dppo")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point."""
+def main(argv: Sequence[str] | None = None, started: float | None = None) -> int:
+    """Entry point; `started`, by the monotonic clock, is when the command began."""
+    started = time.monotonic() if started is None else started
     configure("serial")
     stop = StopRequest().install()
     options = read_options(SerialOptions, argv, "dppo-redis serial")
@@ -56,13 +60,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         serial.close()
     serial.save()
-    return _conclude(serial, directory.run, failure, json_wanted=options.json)
+    wall_s = time.monotonic() - started
+    return _conclude(serial, directory.run, failure, wall_s, json_wanted=options.json)
 
 
-def _conclude(serial: Serial, run: str, failure: DppoError | None, *, json_wanted: bool) -> int:
-    summary = serial.summary()
+def _conclude(
+    serial: Serial, run: str, failure: DppoError | None, wall_s: float, *, json_wanted: bool
+) -> int:
+    summary = serial.summary(wall_s)
     if failure is not None:
-        summary["reason"] = "failed"
+        summary = replace(summary, reason="failed")
     evaluation = serial.training.evaluation
     try:
         write_summary(serial.run_dir, summary)
@@ -72,7 +79,7 @@ def _conclude(serial: Serial, run: str, failure: DppoError | None, *, json_wante
     if failure is None:
         serial.console.print(summary_table(summary))
     if json_wanted:
-        print(json.dumps(summary), flush=True)
+        print(json.dumps(to_json(summary)), flush=True)
     if failure is not None:
         raise failure
     return serial.stop.exit_status

@@ -1,98 +1,72 @@
-"""What a run came to: the object that --json prints and summary.json keeps."""
+"""What a run came to, put together from its status and its last counters."""
 
 import logging
-import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from dppo_redis.config import RunConfig
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.ledger import Ledger
 from dppo_redis.redis_client import TransientError, translated
 from dppo_redis.registry import Registry
-from dppo_redis.run_store import RunStore
-from ops import cli
-from ops.status import RunStatus, ledger_json
+from dppo_redis.reports import BooksSummary, Control, RunStatus, RunSummary, StalenessSummary
+from dppo_redis.run_store import RUN, RunStore
 from ops.watch import Watch
 
 _log = logging.getLogger("dppo")
 
 
-def summarise(config: RunConfig, watch: Watch, run_dir: Path, *, failed: bool) -> dict[str, Any]:
+def summarise(config: RunConfig, watch: Watch, run_dir: Path, wall_s: float, *, failed: bool) -> RunSummary:
     """Put the summary together; read from Redis while it is still there."""
-    summary = _empty(config, run_dir)
+    nothing = RunStatus(watch.store.keys.run, {}, Control(RUN, "", None), Ledger(), None, {}, None)
+    status = watch.status or nothing
+    summary = _of_status(status, config, run_dir, wall_s)
     if watch.status is not None:
-        _fill_from_status(summary, watch.status)
         try:
             with translated():
-                _fill_from_counters(summary, watch.store)
-                summary["actors"] = Registry(watch.client, watch.store.keys).joined()
+                summary = _with_counters(summary, watch.store)
+                summary = replace(summary, actors=Registry(watch.client, watch.store.keys).joined())
         except (TransientError, ConfigurationError) as error:
             _log.warning("the last books are not known: %s", error)
-        _count_last_evaluation(summary, config, watch.status)
-    if failed:
-        summary["reason"] = "failed"
-    summary["wall_s"] = round(time.monotonic() - cli.STARTED, 3)
-    return summary
+        summary = _with_last_evaluation(summary, config, status)
+    return replace(summary, reason="failed") if failed else summary
 
 
-def _empty(config: RunConfig, run_dir: Path) -> dict[str, Any]:
-    return {
-        "reason": "stopped",
-        "env_steps": 0,
-        "trained_steps": 0,
-        "wall_s": 0.0,
-        "train_s": 0.0,
-        "steps_per_s": 0.0,
-        "updates": 0,
-        "version": 0,
-        "return_mean": None,
-        "return_episodes": 0,
-        "target_step": None,
-        "train_return_mean": None,
-        "staleness": {"mean": 0.0, "max": 0, "limit": config.staleness_limit},
-        "ledger": ledger_json(Ledger(), 0, 0, 0),
-        "actors": 0,
-        "actor_wait_share": 0.0,
-        "run_dir": str(run_dir),
-    }
-
-
-def _count_last_evaluation(summary: dict[str, Any], config: RunConfig, status: RunStatus) -> None:
-    """The budget ran out, but the last evaluation, of the final weights, met the target."""
-    evaluation, target = status.evaluation, config.target_return
-    if evaluation is None or target is None or config.target_on != "eval":
-        return
-    if summary["reason"] == "env_steps" and evaluation.env_steps and evaluation.return_mean >= target:
-        summary["reason"], summary["target_step"] = "target", evaluation.env_steps
-
-
-def _fill_from_status(summary: dict[str, Any], status: RunStatus) -> None:
-    return_mean = status.fields.get("return_mean")
-    evaluation = status.evaluation
-    summary.update(
+def _of_status(status: RunStatus, config: RunConfig, run_dir: Path, wall_s: float) -> RunSummary:
+    learner, keeper, evaluation = status.learner, status.keeper, status.evaluation
+    return RunSummary(
         reason=status.control.reason or "stopped",
         env_steps=status.ledger.env_steps,
-        trained_steps=status.integer("trained_steps"),
-        train_s=status.number("train_s"),
-        steps_per_s=status.number("steps_per_s"),
-        updates=status.integer("update"),
-        version=status.integer("version"),
+        trained_steps=learner.trained_steps,
+        wall_s=wall_s,
+        train_s=learner.train_s,
+        steps_per_s=learner.steps_per_s,
+        updates=learner.update,
+        version=keeper.version,
         return_mean=evaluation.return_mean if evaluation else None,
         return_episodes=evaluation.episodes if evaluation else 0,
         target_step=status.control.target_step,
-        train_return_mean=float(return_mean) if return_mean else None,
-        actor_wait_share=status.number("actor_wait_share"),
+        train_return_mean=learner.return_mean,
+        staleness=StalenessSummary(learner.staleness_mean, learner.staleness_max, config.staleness_limit),
+        ledger=status.books,
+        actors=len(status.actors),
+        actor_wait_share=keeper.actor_wait_share,
+        run_dir=str(run_dir),
     )
-    summary["ledger"] = {name: status.integer(name) for name in summary["ledger"]}
-    summary["actors"] = len(status.actors)
-    summary["staleness"].update(mean=status.number("staleness_mean"), max=status.integer("staleness_max"))
 
 
-def _fill_from_counters(summary: dict[str, Any], store: RunStore) -> None:
+def _with_counters(summary: RunSummary, store: RunStore) -> RunSummary:
     counters = store.counters()
     ledger = Ledger(counters.ledger)
-    added = ledger.entries_before + counters.entries_added
-    imbalance = added - ledger.settled - counters.backlog
-    summary["ledger"] = ledger_json(ledger, added, counters.backlog, imbalance)
-    summary["env_steps"] = ledger.env_steps
+    books = BooksSummary.of(ledger, ledger.entries_before + counters.entries_added, counters.backlog)
+    return replace(summary, ledger=books, env_steps=ledger.env_steps)
+
+
+def _with_last_evaluation(summary: RunSummary, config: RunConfig, status: RunStatus) -> RunSummary:
+    """The budget ran out, but the last evaluation, of the final weights, met the target."""
+    evaluation, target = status.evaluation, config.target_return
+    if evaluation is None or target is None or config.target_on != "eval":
+        return summary
+    if summary.reason == "env_steps" and evaluation.env_steps and evaluation.return_mean >= target:
+        return replace(summary, reason="target", target_step=evaluation.env_steps)
+    return summary

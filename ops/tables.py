@@ -1,13 +1,14 @@
 """The console, and the tables at the start and end of a run, of a fleet or of one process. No Redis."""
 
 import sys
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.table import Table
 
 from dppo_redis.config import RunConfig
 from dppo_redis.pacing import Derived
+from dppo_redis.reports import RunSummary
 
 
 def printable(text: str) -> str:
@@ -57,7 +58,7 @@ def _marks(derived: Derived) -> str:
     return f"{derived.backlog_fresh} rollouts, {derived.backlog_high} when the learner waits"
 
 
-def summary_table(summary: dict[str, Any]) -> Table:
+def summary_table(summary: RunSummary) -> Table:
     """What a finished run came to."""
     table = Table(title="summary", show_header=False, title_justify="left")
     for name, value in _summary_rows(summary):
@@ -65,36 +66,31 @@ def summary_table(summary: dict[str, Any]) -> Table:
     return table
 
 
-def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    target = f" at {summary['target_step']:,} steps" if summary["target_step"] is not None else ""
+def _summary_rows(summary: RunSummary) -> list[tuple[str, str]]:
+    target = f" at {summary.target_step:,} steps" if summary.target_step is not None else ""
     rows = [
-        ("ended", f"{summary['reason']}{target}"),
-        (
-            "evaluation",
-            f"{_number(summary['return_mean'])} over {summary['return_episodes']} greedy episodes",
-        ),
-        ("training return", f"{_number(summary['train_return_mean'])} over the last 100 episodes"),
-        ("steps", f"{summary['env_steps']:,} sampled, {summary['trained_steps']:,} trained on"),
-        ("time", f"{summary['train_s']:.1f} s training, {summary['wall_s']:.1f} s in all"),
-        ("speed", f"{summary['steps_per_s']:,.0f} steps/s"),
+        ("ended", f"{summary.reason}{target}"),
+        ("evaluation", f"{_number(summary.return_mean)} over {summary.return_episodes} greedy episodes"),
+        ("training return", f"{_number(summary.train_return_mean)} over the last 100 episodes"),
+        ("steps", f"{summary.env_steps:,} sampled, {summary.trained_steps:,} trained on"),
+        ("time", f"{summary.train_s:.1f} s training, {summary.wall_s:.1f} s in all"),
+        ("speed", f"{summary.steps_per_s:,.0f} steps/s"),
     ]
-    if summary.get("refused"):
-        rows.append(("refused", f"{summary['refused']:,} rollouts, the log says why"))
-    if "ledger" in summary:
-        staleness, ledger = summary["staleness"], summary["ledger"]
-        drops = " + ".join(f"{ledger[name]} {name}" for name in ("stale", "duplicate", "refused", "lost"))
-        books = f"{ledger['entries_added']:,} rollouts = {ledger['trained']:,} trained + {drops}"
-        rows += [
-            ("updates", f"{summary['updates']:,}, weights version {summary['version']:,}"),
-            (
-                "staleness",
-                f"mean {staleness['mean']:.2f}, max {staleness['max']}, limit {staleness['limit']}",
-            ),
-            ("books", f"{books} + {ledger['backlog']} left (imbalance {ledger['imbalance']})"),
-        ]
-    else:
-        rows.append(("updates", f"{summary['updates']:,}"))
-    rows.append(("artefacts", str(summary["run_dir"])))
+    if summary.refused:
+        rows.append(("refused", f"{summary.refused:,} rollouts, the log says why"))
+    version = "" if summary.version is None else f", weights version {summary.version:,}"
+    rows.append(("updates", f"{summary.updates:,}{version}"))
+    if (staleness := summary.staleness) is not None:
+        rows.append(
+            ("staleness", f"mean {staleness.mean:.2f}, max {staleness.max}, limit {staleness.limit}"),
+        )
+    if (books := summary.ledger) is not None:
+        drops = (
+            f"{books.stale} stale + {books.duplicate} duplicate + {books.refused} refused + {books.lost} lost"
+        )
+        settled = f"{books.entries_added:,} rollouts = {books.trained:,} trained + {drops}"
+        rows.append(("books", f"{settled} + {books.backlog} left (imbalance {books.imbalance})"))
+    rows.append(("artefacts", summary.run_dir))
     return rows
 
 

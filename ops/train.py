@@ -6,9 +6,9 @@ import shlex
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from dppo_redis.config import load_toml
 from dppo_redis.credentials import Role, as_role, base_url, is_url_given, shown_credentials
@@ -18,6 +18,8 @@ from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.redis_address import redact
 from dppo_redis.redis_client import connect
+from dppo_redis.report_fields import to_json
+from dppo_redis.reports import RunSummary
 from dppo_redis.run_plan import RunPlan, plan, refuse_another_plan
 from dppo_redis.run_store import STOP, RunStore
 from dppo_redis.shutdown import StopRequest
@@ -38,18 +40,18 @@ _LONGEST_PARENT = 60
 _log = logging.getLogger("dppo")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point."""
+def main(argv: Sequence[str] | None = None, started: float | None = None) -> int:
+    """Entry point; `started`, by the monotonic clock, is when the command began."""
     configure("train")
     stop = StopRequest().install()
     try:
-        return _main(argv, stop)
+        return _main(argv, stop, time.monotonic() if started is None else started)
     except StoppedError as error:  # while it waited for a Redis
         _log.info("%s", error)
         return stop.exit_status
 
 
-def _main(argv: Sequence[str] | None, stop: StopRequest) -> int:
+def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
     options = read_options(TrainOptions, argv, "dppo-redis train")
     config = options.config
     planned = plan(config, spaces_of(config), serial=False)
@@ -82,7 +84,7 @@ def _main(argv: Sequence[str] | None, stop: StopRequest) -> int:
     screen.print(derived_table(config, planned.derived))
     private_dir = _private_directory()
     try:
-        return _train(options, directory, given, private_dir, lock, screen, stop)
+        return _train(options, directory, given, private_dir, lock, screen, stop, started)
     finally:
         shutil.rmtree(private_dir, ignore_errors=True)
 
@@ -129,6 +131,7 @@ def _train(
     lock: int,
     screen: Screen,
     stop: StopRequest,
+    started: float,
 ) -> int:
     broker = embedded(private_dir) if given is None else None
     address = broker.url if broker is not None else str(given)
@@ -158,7 +161,8 @@ def _train(
             failure = error
             if broker is not None:  # on another's server only once it is clear that nobody else leads
                 quietly(lambda: watch.store.set_state(STOP, "failed"))
-        summary = summarise(options.config, watch, directory.path, failed=failure is not None)
+        wall_s = time.monotonic() - started
+        summary = summarise(options.config, watch, directory.path, wall_s, failed=failure is not None)
     finally:
         fleet.stop()
     if broker is None:
@@ -176,7 +180,7 @@ def _say_how_to_join(screen: Screen, run: str, address: str, broker: Broker | No
     screen.say(f"by hand:        {by_hand} HGETALL {shlex.quote(RunKeys(run).status)}")
 
 
-def _keep(directory: RunDirectory, summary: dict[str, Any], watch: Watch) -> None:
+def _keep(directory: RunDirectory, summary: RunSummary, watch: Watch) -> None:
     from ops.plot import plot_run  # half a second of import that the start need not wait for
 
     evaluation = watch.status.evaluation if watch.status is not None else None
@@ -190,7 +194,7 @@ def _keep(directory: RunDirectory, summary: dict[str, Any], watch: Watch) -> Non
 
 def _conclude(
     options: TrainOptions,
-    summary: dict[str, Any],
+    summary: RunSummary,
     screen: Screen,
     stop: StopRequest,
     failure: DppoError | None,
@@ -199,7 +203,7 @@ def _conclude(
     if failure is None:
         screen.print(summary_table(summary))
     if options.json:
-        print(json.dumps(summary), flush=True)
+        print(json.dumps(to_json(summary)), flush=True)
     if failure is not None:
         raise failure
     return stop.exit_status

@@ -11,8 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dppo_redis.registry import number
-from ops.status import RunStatus
+from dppo_redis.ledger import Outcome
+from dppo_redis.reports import RunStatus
 from ops.tables import make_console, printable
 
 _LINE_PERIOD_S = 2.0
@@ -26,8 +26,8 @@ def render(status: RunStatus) -> RenderableType:
     for name, value in _facts(status):
         facts.add_row(Text(name, style="bold"), Text(printable(value)))
     parts: list[RenderableType] = [_progress(status), facts]
-    if status.fields.get("alarm"):
-        parts.append(Text(f"! {printable(status.fields['alarm'])}", style="bold red"))
+    if status.learner.alarm:
+        parts.append(Text(f"! {printable(status.learner.alarm)}", style="bold red"))
     if status.actors:
         parts.append(_actor_table(status))
     title = Text(printable(f"dppo_redis · {status.run} · {_headline(status)}"))
@@ -41,14 +41,14 @@ def _headline(status: RunStatus) -> str:
         return "waiting for the learner"
     if status.age_s > _STALE_STATUS_S:
         return f"the learner has been silent for {status.age_s:.0f} s"
-    if status.fields.get("alarm"):
+    if status.learner.alarm:
         return "nothing is trained on"
-    return status.text("state")
+    return status.learner.state or "-"
 
 
 def _progress(status: RunStatus) -> RenderableType:
-    steps, budget = status.integer("trained_steps"), max(1, status.integer("budget_steps"))
-    rate = status.number("steps_per_s")
+    steps, budget = status.learner.trained_steps, max(1, status.learner.budget_steps)
+    rate = status.learner.steps_per_s
     eta = f"at most {_duration((budget - steps) / rate)} left" if rate and budget > steps else ""
     bar = Table.grid(padding=(0, 1))
     bar.add_row(
@@ -61,8 +61,7 @@ def _progress(status: RunStatus) -> RenderableType:
 
 
 def _facts(status: RunStatus) -> list[tuple[str, str]]:
-    evaluation = status.evaluation
-    target = status.text("target_return")
+    evaluation, learner, keeper = status.evaluation, status.learner, status.keeper
     played = (
         "none yet"
         if evaluation is None
@@ -70,40 +69,42 @@ def _facts(status: RunStatus) -> list[tuple[str, str]]:
         f"episodes, version {evaluation.version} ({evaluation.env_steps:,} steps)"
     )
     drops = ", ".join(f"{name} {count}" for name, count in drops_of(status)) or "none"
-    episodes = status.integer("episodes")
-    fleet_waits = 100 * status.number("actor_wait_share")
-    waits = 100 * status.number("learner_wait_share")
-    version, epoch = status.integer("version"), status.integer("epoch")
-    mean, most = status.number("staleness_mean"), status.integer("staleness_max")
-    limit, high = status.integer("staleness_limit"), status.integer("backlog_high")
-    produced, imbalance = status.integer("entries_added"), status.integer("imbalance")
     return [
-        ("return", f"{status.text('return_mean')} over the last 100 of {episodes:,} episodes"),
-        ("evaluation", f"{played}; target {target}"),
+        ("return", f"{_shown(learner.return_mean)} over the last 100 of {learner.episodes:,} episodes"),
+        ("evaluation", f"{played}; target {_shown(learner.target_return)}"),
         (
             "update",
-            f"{status.integer('update'):,}, weights version {version:,}, epoch {epoch}, "
-            f"{status.text('device')}",
+            f"{learner.update:,}, weights version {keeper.version:,}, epoch {keeper.epoch}, "
+            f"{learner.device or '-'}",
         ),
-        ("staleness", f"mean {mean:.2f}, max {most}, limit {limit} updates"),
-        ("backlog", f"{status.integer('backlog')} rollouts (actors wait at {high})"),
-        ("rollouts", f"{produced:,} produced, dropped: {drops}, imbalance {imbalance}"),
+        (
+            "staleness",
+            f"mean {learner.staleness_mean:.2f}, max {learner.staleness_max}, "
+            f"limit {learner.staleness_limit} updates",
+        ),
+        ("backlog", f"{keeper.backlog} rollouts (actors wait at {keeper.backlog_high})"),
+        (
+            "rollouts",
+            f"{keeper.entries_added:,} produced, dropped: {drops}, imbalance {keeper.imbalance}",
+        ),
         (
             "actors",
-            f"{len(status.actors)} alive, waiting {fleet_waits:.0f} % of the time; the learner {waits:.0f} %",
+            f"{len(status.actors)} alive, waiting {100 * keeper.actor_wait_share:.0f} % of the time; "
+            f"the learner {100 * learner.learner_wait_share:.0f} %",
         ),
     ]
 
 
 def drops_of(status: RunStatus) -> list[tuple[str, int]]:
     """(outcome or outcome:reason, rollouts) of everything not trained on."""
-    reasons = dict(status.ledger.reasons())
-    plain = {
-        name: status.ledger.counts[name]
-        for name in ("stale", "duplicate", "refused", "lost")
-        if status.ledger.counts.get(name) and not any(key.startswith(f"{name}:") for key in reasons)
-    }
-    return [*plain.items(), *reasons.items()]
+    reasons = list(status.ledger.reasons())
+    explained = {name.partition(":")[0] for name, _ in reasons}
+    plain = [
+        (outcome.value, status.ledger.of(outcome))
+        for outcome in Outcome
+        if outcome not in {Outcome.TRAINED, *explained} and status.ledger.of(outcome)
+    ]
+    return plain + reasons
 
 
 def _actor_table(status: RunStatus) -> Table:
@@ -113,13 +114,13 @@ def _actor_table(status: RunStatus) -> Table:
     for slot, report in list(status.actors.items())[:_ACTORS_SHOWN]:
         row = (
             str(slot),
-            report.get("host", "-"),
-            report.get("fps", "-"),
-            report.get("version", "-"),
-            report.get("pushes", "-"),
-            f"{100 * number(report.get('wait_share')):.0f} %",
-            report.get("boot", "-"),
-            report.get("last_error", ""),
+            report.host or "-",
+            _shown(report.fps),
+            _shown(report.version),
+            _shown(report.pushes),
+            f"{100 * (report.wait_share or 0.0):.0f} %",
+            _shown(report.boot),
+            report.last_error,
         )
         table.add_row(*(Text(printable(cell)[:60]) for cell in row))
     if len(status.actors) > _ACTORS_SHOWN:
@@ -129,26 +130,26 @@ def _actor_table(status: RunStatus) -> Table:
 
 def plain_line(status: RunStatus) -> str:
     """One line for a log or a pipe."""
-    evaluation = status.evaluation
+    evaluation, learner, keeper = status.evaluation, status.learner, status.keeper
     drops = ", ".join(f"{name} {count}" for name, count in drops_of(status)) or "none"
     return printable(
-        f"{_headline(status)}: {status.integer('trained_steps')}/{status.integer('budget_steps')} steps, "
-        f"{status.number('steps_per_s'):.0f}/s, update {status.integer('update')}, "
-        f"version {status.integer('version')}, return {status.text('return_mean')}, "
+        f"{_headline(status)}: {learner.trained_steps}/{learner.budget_steps} steps, "
+        f"{learner.steps_per_s:.0f}/s, update {learner.update}, "
+        f"version {keeper.version}, return {_shown(learner.return_mean)}, "
         f"evaluation {f'{evaluation.return_mean:.1f}' if evaluation else '-'}, "
-        f"staleness {status.number('staleness_mean'):.2f} (max {status.integer('staleness_max')}, "
-        f"limit {status.integer('staleness_limit')}), backlog {status.integer('backlog')}, "
+        f"staleness {learner.staleness_mean:.2f} (max {learner.staleness_max}, "
+        f"limit {learner.staleness_limit}), backlog {keeper.backlog}, "
         f"dropped: {drops}, actors {len(status.actors)}{_trouble(status)}"
     )
 
 
 def _trouble(status: RunStatus) -> str:
     """The learner's alarm, else the first actor's last error, if there is one."""
-    if status.fields.get("alarm"):
-        return f"; {status.fields['alarm']}"
+    if status.learner.alarm:
+        return f"; {status.learner.alarm}"
     for slot, report in status.actors.items():
-        if report.get("last_error"):
-            return f"; actor {slot}: {report['last_error'][:120]}"
+        if report.last_error:
+            return f"; actor {slot}: {report.last_error[:120]}"
     return ""
 
 
@@ -198,3 +199,7 @@ def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else str(value)

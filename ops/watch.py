@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
 from dppo_redis.redis_client import Client, TransientError, translated
+from dppo_redis.reports import RunStatus
+from dppo_redis.run_status import read_status
 from dppo_redis.run_store import STOP, RunStore
 from dppo_redis.shutdown import StopRequest
 from ops.fleet import Fleet, ProcessState, last_line
-from ops.status import RunStatus, read_status
 from ops.view import Screen
 
 _PERIOD_S = 0.25
@@ -81,7 +82,7 @@ class Watch:
         self.screen.show(self.status, last=last)
 
     def _check(self, processes: Iterable[ProcessState]) -> None:
-        update = self.status.integer("update") if self.status is not None else 0
+        update = self.status.learner.update if self.status is not None else 0
         for process in processes:
             looping = self.restarts.is_looping(process, update)
             if process.gave_up or looping:

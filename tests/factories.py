@@ -16,6 +16,7 @@ from dppo_redis.config import EnvValue, NetworkConfig, PpoConfig, RunConfig
 from dppo_redis.environments import _make_plain
 from dppo_redis.networks import Inputs, to_inputs
 from dppo_redis.policy import Actions, ActorCritic, to_actions
+from dppo_redis.reports import RunSummary
 from dppo_redis.rollout import LAYOUTS, Rollout, RolloutHeader, array_layout
 from dppo_redis.spaces import Array, BoolArray, Field, FloatArray, ObservationSpec
 from dppo_redis.spec import EnvironmentSource, JoinSettings, RunDescription, Spec
@@ -299,3 +300,11 @@ def make_collector(environments: Environments, spec: Spec, seed: int = 1) -> Col
 def copied(rollout: Rollout) -> Rollout:
     """A rollout that outlives the collector's next call."""
     return replace(rollout, **{name: array.copy() for name, array in vars(rollout).items()})
+
+
+def make_summary(**known: Any) -> RunSummary:
+    """What a serial run came to that was stopped at once; `known` replaces values."""
+    nothing: dict[str, Any] = dict.fromkeys(("return_mean", "train_return_mean", "target_step"))
+    steps = dict.fromkeys(("env_steps", "trained_steps", "updates", "return_episodes"), 0)
+    times = dict.fromkeys(("train_s", "wall_s", "steps_per_s"), 0.0)
+    return RunSummary(**{**nothing, **steps, **times, "reason": "stopped", "run_dir": "run", **known})

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from dppo_redis.history import NO_HISTORY, History, arrays_digest
 from dppo_redis.keys import RunKeys
 from dppo_redis.logs import configure
 from dppo_redis.redis_client import Patience, connect
+from dppo_redis.report_fields import to_fields
+from dppo_redis.reports import BestEvaluation
 from dppo_redis.run_store import STOP, RunStore
 from dppo_redis.shutdown import StopRequest, run_service
 from dppo_redis.spec import RunDescription
@@ -116,9 +118,8 @@ class Evaluator:
         if self._is_decided():
             return
         is_best = self.best.consider(weights, result)
-        fields = {**asdict(result), "best_return_mean": self.best.return_mean}
-        if is_best:
-            fields["best_version"] = weights.version
+        best_return = result.return_mean if self.best.return_mean is None else self.best.return_mean
+        fields = to_fields(result, BestEvaluation(best_return, weights.version if is_best else None))
         self.patience.call("write the evaluation", lambda: self.store.write_evaluation(fields))
 
 

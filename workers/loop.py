@@ -15,6 +15,7 @@ from dppo_redis.history import NO_HISTORY, History, arrays_digest
 from dppo_redis.logs import Rarely
 from dppo_redis.redis_client import Patience
 from dppo_redis.registry import Registry
+from dppo_redis.reports import ActorReport
 from dppo_redis.rollout import Rollout, RolloutHeader, validate
 from dppo_redis.rollout_stream import RolloutProducer, Situation
 from dppo_redis.run_store import PAUSE, STOP, RunStore
@@ -69,25 +70,23 @@ class ActorStats:
     waited_s: float = 0.0  # for room, with nothing else to do
     last_error: str = ""
 
-    def report(
-        self, policy: ActingPolicy | None, producer: RolloutProducer, refused: int
-    ) -> dict[str, str | int | float]:
-        """The fields of this actor's hash."""
+    def report(self, policy: ActingPolicy | None, producer: RolloutProducer, refused: int) -> ActorReport:
+        """The same for the registry, with what the actor's parts know."""
         lived_s = max(1e-9, time.monotonic() - self.started)
-        return {
-            "boot": self.boot,
-            "version": policy.weights.version if policy else 0,
-            "epoch": policy.weights.epoch if policy else 0,
-            "pushes": self.pushes,
-            "last_push": self.last_push,
-            "steps": self.steps,
-            "fps": round(self.steps / lived_s, 1),
-            "wait_share": round(self.waited_s / lived_s, 4),
-            "refused": refused,  # rollouts that did not pass this actor's own check
-            "ambiguous": producer.ambiguous,
-            "refused_full": producer.refused_full,
-            "last_error": self.last_error,
-        }
+        return ActorReport(
+            boot=self.boot,
+            version=policy.weights.version if policy else 0,
+            epoch=policy.weights.epoch if policy else 0,
+            pushes=self.pushes,
+            last_push=self.last_push,
+            steps=self.steps,
+            fps=self.steps / lived_s,
+            wait_share=self.waited_s / lived_s,
+            refused=refused,
+            ambiguous=producer.ambiguous,
+            refused_full=producer.refused_full,
+            last_error=self.last_error,
+        )
 
 
 @dataclass
@@ -233,7 +232,7 @@ class Actor:
         situation = self.producer.push(header, payload)
         self.turn.sent(header, payload)
         self.stats.pushes += 1
-        self.stats.last_push = round(time.time(), 1)
+        self.stats.last_push = time.time()
         self.stats.steps += rollout.steps
         return situation
 

@@ -8,35 +8,36 @@ import argparse
 import statistics
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from dppo_redis.errors import ExitStatus
+from dppo_redis.reports import RunSummary
 from ops.bench.runs import command_of, name_of, run, table
 
 TARGET = 475.0
 BUDGETS = {"eval": 100_000, "train": 150_000}
 
 
-def _row(actors: int | None, target_on: str, seeds: list[int]) -> tuple[list[str], list[dict[str, Any]]]:
+def _row(actors: int | None, target_on: str, seeds: list[int]) -> tuple[list[str], list[RunSummary]]:
     results = []
     for seed in seeds:
         arguments = [*command_of(actors, "CartPole-v1"), "--seed", str(seed), "--target-on", target_on]
         arguments += ["--target-return", str(TARGET), "--env-steps", str(BUDGETS[target_on])]
         results.append(run(arguments))
-    met = [r for r in results if r["reason"] == "target" and r["target_step"] <= BUDGETS[target_on]]
-    steps = ", ".join(f"{r['target_step']:,}" if r["target_step"] is not None else "not met" for r in results)
-    seconds = ", ".join(f"{r['train_s']:.1f}" for r in results)
-    wall = f"{statistics.median(r['wall_s'] for r in results):.1f}"
+    met = [r for r in results if r.target_step is not None and r.target_step <= BUDGETS[target_on]]
+    steps = ", ".join(f"{r.target_step:,}" if r.target_step is not None else "not met" for r in results)
+    seconds = ", ".join(f"{r.train_s:.1f}" for r in results)
+    wall = f"{statistics.median(r.wall_s for r in results):.1f}"
     return [name_of(actors), target_on, f"{len(met)} of {len(seeds)}", steps, seconds, wall], results
 
 
-def _fleet_row(actors: int, results: list[dict[str, Any]]) -> list[str]:
+def _fleet_row(actors: int, results: list[RunSummary]) -> list[str]:
     """Staleness and books over all runs of one fleet size."""
-    settled = sum(r["ledger"]["entries_added"] - r["ledger"]["backlog"] for r in results)
-    stale = sum(r["ledger"]["stale"] for r in results)
-    mean = max(r["staleness"]["mean"] for r in results)
-    most = max(r["staleness"]["max"] for r in results)
-    imbalance = max(abs(r["ledger"]["imbalance"]) for r in results)
+    books = [result.ledger for result in results if result.ledger is not None]
+    staleness = [result.staleness for result in results if result.staleness is not None]
+    settled = sum(ledger.entries_added - ledger.backlog for ledger in books)
+    stale = sum(ledger.stale for ledger in books)
+    mean, most = max(one.mean for one in staleness), max(one.max for one in staleness)
+    imbalance = max(abs(ledger.imbalance) for ledger in books)
     return [name_of(actors), f"{stale} of {settled}", f"{mean:.2f}", str(most), str(imbalance)]
 
 

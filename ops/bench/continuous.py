@@ -30,16 +30,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             directory = Path(temporary) / "run"
             arguments = ["train", ENV_ID, "--actors", "2", "--seed", str(seed)]
             result = run([*arguments, "--env-steps", str(options.steps)], directory)
+            assert result.staleness is not None  # of a fleet
             if index == 0:
                 FIGURES.mkdir(exist_ok=True)
                 shutil.copy(RunFiles(directory).curve, FIGURES / "inverted_pendulum.png")
         rows.append(
             [
                 seed,
-                f"{result['train_return_mean']:.0f}",
-                f"{result['return_mean']:.0f}",
-                f"{result['train_s']:.0f}",
-                f"{result['staleness']['mean']:.2f}",
+                f"{result.train_return_mean:.0f}",
+                f"{result.return_mean:.0f}",
+                f"{result.train_s:.0f}",
+                f"{result.staleness.mean:.2f}",
             ]
         )
     print(table(["seed", "last 100 returns", "20 greedy episodes", "seconds", "mean staleness"], rows))

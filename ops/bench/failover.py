@@ -5,7 +5,6 @@ in turn. The clock runs from the fault until a server that leads now holds two m
 """
 
 import argparse
-import csv
 import json
 import signal
 import subprocess
@@ -16,16 +15,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import redis
 
 from dppo_redis.errors import ExitStatus
 from dppo_redis.keys import RunKeys
-from dppo_redis.run_files import RunFiles
-from ops.bench.runs import REPOSITORY, table
+from dppo_redis.report_fields import to_json
+from dppo_redis.reports import RunSummary
+from dppo_redis.run_status import read_status
+from ops.bench.runs import REPOSITORY, summary_of, table
 from ops.bench.sentinel_group import SentinelGroup, wait_for
 from ops.broker import find_server
+from ops.plot import read_metrics
 
 RUN = "failover"
 KEYS = RunKeys(RUN)
@@ -115,7 +117,7 @@ def fail(group: SentinelGroup, watcher: Watcher, fault: str) -> Failover:
         elected_s=elected_s,
         resumed_s=resumed_s,
         booked={name: n for name, n in gained.items() if n},
-        imbalance=int(cast(Any, group.client(group.primary()).hget(KEYS.status, "imbalance")) or 0),
+        imbalance=read_status(group.client(group.primary()), KEYS).keeper.imbalance,
         version_before=before.version,
         version_after=after.version,
     )
@@ -132,13 +134,10 @@ def mend(group: SentinelGroup, old: int, fault: str) -> None:
 
 def versions_of(run_dir: Path) -> list[int]:
     """The version after each update, as the learner recorded it."""
-    with RunFiles(run_dir).metrics.open(encoding="utf-8") as file:
-        return [int(row["version"]) for row in csv.DictReader(file)]
+    return [record.version for record in read_metrics(run_dir)]
 
 
-def measure(
-    group: SentinelGroup, faults: Sequence[str], run_dir: Path
-) -> tuple[list[Failover], dict[str, Any]]:
+def measure(group: SentinelGroup, faults: Sequence[str], run_dir: Path) -> tuple[list[Failover], RunSummary]:
     """Train through these faults; what each one did, and the run's summary."""
     command = [sys.executable, "-m", "ops", *_TRAIN, "--redis", group.url, "--run-dir", str(run_dir)]
     train = subprocess.Popen(
@@ -151,7 +150,7 @@ def measure(
     finally:
         train.send_signal(signal.SIGTERM)
         out, _ = train.communicate()
-    return found, json.loads(out.splitlines()[-1])
+    return found, summary_of(json.loads(out.splitlines()[-1]))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -185,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table(header, rows))
     print(f"\n{sum(f.resumed_s <= 15 for f in found)} of {rounds} within 15 s; {len(versions)} updates")
     print(f"versions rise: {all(a < b for a, b in pairwise(versions))}")
-    print(f"books: {summary['ledger']}")
+    print(f"books: {summary.ledger and to_json(summary.ledger)}")
     return ExitStatus.DONE
 
 

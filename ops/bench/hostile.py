@@ -198,7 +198,7 @@ def learner_of(config: RunConfig) -> Iterator[tuple[Client, RunKeys, int]]:
             _wait(lambda: (Path(place) / "redis.sock").exists())
             arguments = ["--run", keys.run, "--run-dir", place, "--redis", broker.url]
             learner = subprocess.Popen([sys.executable, "-m", "learner", *arguments], **quiet)
-            _wait(lambda: bool(client.hget(keys.status, "time")))
+            _wait(lambda: RunStore(client, keys).status() != {})
             yield client, keys, learner.pid
         finally:
             for process in filter(None, (learner, server)):

@@ -8,14 +8,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from dppo_redis.reports import RunSummary
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 BENCH = REPOSITORY / "ops" / "bench"
 
 
-def run(arguments: Sequence[str], directory: Path | None = None) -> dict[str, Any]:
+def run(arguments: Sequence[str], directory: Path | None = None) -> RunSummary:
     """Run `dppo-redis ARGUMENTS --json`; its artefacts stay only where `directory` is given."""
     with tempfile.TemporaryDirectory(prefix="dppo-bench-") as temporary:
-        return call([*arguments, "--run-dir", str(directory or Path(temporary) / "run")])
+        return summary_of(call([*arguments, "--run-dir", str(directory or Path(temporary) / "run")]))
+
+
+def summary_of(printed: dict[str, Any]) -> RunSummary:
+    """From the object that `train` and `serial` print with --json."""
+    return TypeAdapter(RunSummary).validate_python(printed)
 
 
 def call(arguments: Sequence[str]) -> dict[str, Any]:

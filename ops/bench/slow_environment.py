@@ -46,15 +46,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = []
     for actors in options.actors:
         result = run(["train", ENV_ID, "--actors", str(actors), "--env-steps", str(options.steps)])
+        assert result.staleness is not None  # of a fleet
+        assert result.ledger is not None
         ceiling = actors * 1000 / STEP_MS
         rows.append(
             [
                 actors,
-                f"{result['steps_per_s']:,.0f}",
-                f"{result['steps_per_s'] / ceiling:.2f}",
-                f"{100 * result['actor_wait_share']:.1f} %",
-                f"{result['staleness']['mean']:.2f}",
-                f"{result['ledger']['stale']} of {result['ledger']['entries_added']}",
+                f"{result.steps_per_s:,.0f}",
+                f"{result.steps_per_s / ceiling:.2f}",
+                f"{100 * (result.actor_wait_share or 0.0):.1f} %",
+                f"{result.staleness.mean:.2f}",
+                f"{result.ledger.stale} of {result.ledger.entries_added}",
             ]
         )
     header = ["actors", "steps/s", "of the ceiling", "actors wait", "mean staleness", "stale rollouts"]

@@ -37,7 +37,7 @@ def _peer(steps: int) -> float:
 
 def _ours(actors: int | None, steps: int) -> float:
     arguments = [*command_of(actors, "CartPole-v1"), *_ARTICLE, "--env-steps", str(steps)]
-    return float(run(arguments)["steps_per_s"])
+    return run(arguments).steps_per_s
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -26,6 +26,8 @@ from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.memory import keep_freed_memory
 from dppo_redis.redis_client import Client, connect
 from dppo_redis.registry import Registry
+from dppo_redis.report_fields import from_fields
+from dppo_redis.reports import LearnerStatus
 from dppo_redis.rollout import RolloutHeader
 from dppo_redis.rollout_stream import RolloutConsumer, RolloutProducer
 from dppo_redis.run_plan import RunPlan, plan
@@ -125,7 +127,8 @@ def consume(client: Client, keys: RunKeys) -> "Cost":
     rule = ElasticBatch(BATCH * rows, rows)
     intake = Intake(consumer, description.spec, authority.settle, lambda *_: None, rule, 4)
     keeper_client = connect(_url_of(client), "bench-keeper")
-    keeper = Keeper(authority, Registry(keeper_client, keys), dict, _HIGH // 2, 4, 1, PRODUCERS)
+    report = from_fields(LearnerStatus, {})
+    keeper = Keeper(authority, Registry(keeper_client, keys), lambda: report, _HIGH // 2, 4, 1, PRODUCERS)
     keeper.start()
     try:
         with producers(client, "ours") as cost:

@@ -15,7 +15,8 @@ from typing import Any
 import redis
 
 from dppo_redis.config import load_toml
-from dppo_redis.registry import number
+from dppo_redis.report_fields import from_fields
+from dppo_redis.reports import KeeperStatus
 from dppo_redis.run_files import RunFiles
 from tests.chaos.checker import check, describe
 from tests.chaos.faults import FAULTS, Fault
@@ -119,7 +120,8 @@ class Injector:
                 grown = grown or lowest < steps
             silent = {slot for slot in silent if not self._pushes(fleet.heard()[slot], heard[slot])}
             # The report, whose time is rounded to a tenth, is of after the fault.
-            balanced = number(status.get("time")) > over_at + 0.1 and status.get("imbalance") == "0"
+            keeper = from_fields(KeeperStatus, status)
+            balanced = keeper.time > over_at + 0.1 and keeper.imbalance == 0
             if grown and balanced and not silent:
                 return time.monotonic() - over
             time.sleep(_POLL_S)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dppo_redis.report_fields import to_json
 from ops.bench.failover import FAULTS, measure, versions_of
 from ops.bench.sentinel_group import SentinelGroup
 from ops.broker import find_server
@@ -22,5 +23,6 @@ def test_training_goes_on_versions_rise_and_the_books_balance(faults: Sequence[s
     assert [failover.fault for failover in found] == list(faults)
     assert all(failover.imbalance == 0 for failover in found)
     assert all(before < after for before, after in pairwise(versions_of(tmp_path / "run")))
-    assert summary["ledger"]["trained"] > 0
-    assert_books_balance(summary["ledger"])
+    assert summary.ledger is not None
+    assert summary.ledger.trained > 0
+    assert_books_balance(to_json(summary.ledger))

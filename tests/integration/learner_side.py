@@ -10,6 +10,8 @@ from dppo_redis.errors import WireError
 from dppo_redis.keys import RunKeys
 from dppo_redis.redis_client import Client
 from dppo_redis.registry import Registry
+from dppo_redis.report_fields import from_fields
+from dppo_redis.reports import LearnerStatus
 from dppo_redis.rollout import Rollout
 from dppo_redis.rollout_stream import Entry, RolloutConsumer
 from dppo_redis.run_store import RunStore
@@ -72,12 +74,12 @@ def publish(authority: Authority, update: int = 0, spec: Spec = SPEC) -> None:
 
 
 def make_keeper(
-    client: Client, keys: RunKeys, authority: Authority, status: Callable[[], dict[str, Any]] | None = None
+    client: Client, keys: RunKeys, authority: Authority, status: Callable[[], LearnerStatus] | None = None
 ) -> Keeper:
     return Keeper(
         authority,
         Registry(client, keys),
-        status or (lambda: {"update": 0}),
+        status or (lambda: from_fields(LearnerStatus, {})),
         rollouts_per_update=2,
         max_staleness=4,
         publish_every=1,

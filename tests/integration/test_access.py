@@ -12,6 +12,7 @@ from dppo_redis.keys import RunKeys
 from dppo_redis.redis_address import with_credentials
 from dppo_redis.redis_client import Client
 from dppo_redis.registry import Registry
+from dppo_redis.reports import ActorReport
 from dppo_redis.shutdown import StopRequest
 from ops.acl import ACL_FILE, ADMIN, make_users
 from tests.conftest import SERVERS, RedisServer, opened
@@ -291,8 +292,8 @@ def test_an_actor_ends_its_own_registration_and_mends_its_key(
         registry = Registry(client, keys)
         slot, boot = registry.join(3)
         admin.set(keys.actor(slot), "overwritten")
-        registry.beat(slot, {"boot": boot})
-        registry.beat(slot, {"boot": boot})
+        registry.beat(slot, ActorReport(boot=boot))
+        registry.beat(slot, ActorReport(boot=boot))
         assert list(Registry(admin, keys).living()) == [slot]
         registry.leave(slot, boot)
         assert Registry(admin, keys).living() == {}

@@ -11,6 +11,7 @@ from dppo_redis.config import NetworkConfig
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.keys import RunKeys
 from dppo_redis.redis_client import Client
+from dppo_redis.reports import ActorReport
 from dppo_redis.rollout_stream import Entry, parse_header
 from dppo_redis.run_store import PAUSE, RUN, STOP, RunStore
 from dppo_redis.shutdown import StopRequest
@@ -134,7 +135,7 @@ class TestPacing:
         with running_actor(redis_server.url, keys) as running:
             running.wait_for_pushes(1)
             with memory_limit(client):
-                running.actor.registry.beat(SLOT, {"pushes": 1})
+                running.actor.registry.beat(SLOT, ActorReport(pushes=1))
                 assert report(client, keys)["host"]
                 assert integer(client.pttl(keys.actor(SLOT))) > 5000
 

@@ -12,8 +12,10 @@ from dppo_redis.ledger import Books, Ledger, Outcome, Settlement
 from dppo_redis.lineage import Lineage
 from dppo_redis.redis_client import Client, Patience
 from dppo_redis.registry import Registry
+from dppo_redis.report_fields import from_fields
+from dppo_redis.reports import Control, LearnerStatus
 from dppo_redis.rollout_stream import RolloutConsumer
-from dppo_redis.run_store import Control, RunStore
+from dppo_redis.run_store import RunStore
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.weight_store import WeightStore
 from learner.authority import Authority
@@ -318,12 +320,12 @@ class TestKeeperThread:
         authority = lead(client, keys, stop)
         rounds = 0
 
-        def status() -> dict[str, int]:
+        def status() -> LearnerStatus:
             nonlocal rounds
             rounds += 1
             if rounds == 2:
                 raise RuntimeError("dictionary changed size during iteration")
-            return {"update": 0}
+            return from_fields(LearnerStatus, {})
 
         keeper = make_keeper(client, keys, authority, status)
         keeper.start()

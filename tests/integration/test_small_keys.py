@@ -10,9 +10,9 @@ from dppo_redis.errors import ConfigurationError
 from dppo_redis.keys import RunKeys
 from dppo_redis.redis_client import Client, Patience
 from dppo_redis.registry import ACTOR_TTL_MS, FIRST_OUTSIDE_SLOT, Registry
-from dppo_redis.reports import Evaluation
+from dppo_redis.reports import ActorReport, Control, Evaluation
 from dppo_redis.rollout_stream import RolloutProducer
-from dppo_redis.run_store import PAUSE, RUN, STOP, Control, RunStore, find_runs, only_run
+from dppo_redis.run_store import PAUSE, RUN, STOP, RunStore, find_runs, only_run
 from dppo_redis.shutdown import StopRequest
 from learner.lease import LEASE_TTL_S
 from ops.shared_redis import leave_shared
@@ -128,7 +128,7 @@ class TestRuns:
         self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
     ) -> None:
         lead(client, keys, stop)  # and dies without handing the lease back
-        Registry(client, keys).beat(0, {})
+        Registry(client, keys).beat(0, ActorReport())
         store.retire()
         store.reopen()
         assert 0 < integer(client.pttl(keys.lease)) <= 1000 * LEASE_TTL_S
@@ -204,15 +204,15 @@ class TestActors:
         ]
 
     def test_an_actor_that_beats_lives_and_says_where(self, registry: Registry) -> None:
-        registry.beat(3, {"pushes": 7})
+        registry.beat(3, ActorReport(pushes=7))
         assert registry.living()[3]["pushes"] == "7"
         assert {"host", "pid"} <= registry.living()[3].keys()
 
     def test_an_actor_that_has_stopped_beating_vanishes_by_itself(
         self, client: Client, keys: RunKeys, registry: Registry
     ) -> None:
-        registry.beat(3, {"pushes": 7})
-        registry.beat(4, {"pushes": 1})
+        registry.beat(3, ActorReport(pushes=7))
+        registry.beat(4, ActorReport(pushes=1))
         assert 0 < integer(client.pttl(keys.actor(3))) <= ACTOR_TTL_MS
         client.pexpire(keys.actor(3), 1)
         wait_until(lambda: list(registry.living()) == [4], 5, "the registration expires")
@@ -222,20 +222,20 @@ class TestActors:
     def test_an_actor_that_leaves_is_gone_at_once(
         self, client: Client, keys: RunKeys, registry: Registry
     ) -> None:
-        registry.beat(3, {"boot": 1})
+        registry.beat(3, ActorReport(boot=1))
         registry.leave(3, boot=1)
         assert registry.living() == {}
         assert integer(client.exists(keys.actors, keys.actor(3))) == 0
 
     def test_an_actor_that_leaves_does_not_take_its_successor_with_it(self, registry: Registry) -> None:
-        registry.beat(3, {"boot": 2})
+        registry.beat(3, ActorReport(boot=2))
         registry.leave(3, boot=1)
         assert list(registry.living()) == [3]
 
     def test_the_status_counts_the_living(self, client: Client, keys: RunKeys, stop: StopRequest) -> None:
         keeper = make_keeper(client, keys, lead(client, keys, stop))
         for slot in (1, 2, 3):
-            Registry(client, keys).beat(slot, {"wait_share": 0.3 * slot})
+            Registry(client, keys).beat(slot, ActorReport(wait_share=0.3 * slot))
         client.delete(keys.actor(2))
         keeper.tick()
         status = hash_of(client, keys.status)

@@ -2,6 +2,7 @@
 
 import importlib.resources
 import io
+import json
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -15,10 +16,9 @@ from dppo_redis.config import RunConfig
 from dppo_redis.exports import load_export
 from dppo_redis.inspect_environment import describe, spaces_of
 from dppo_redis.ledger import Ledger
-from dppo_redis.reports import Evaluation
+from dppo_redis.report_fields import from_json, from_whole_fields
+from dppo_redis.reports import Control, Evaluation, RunStatus, RunSummary
 from dppo_redis.run_plan import plan
-from dppo_redis.run_store import Control
-from ops.status import RunStatus
 from ops.tables import derived_table, make_console, summary_table
 from ops.view import plain_line, render
 from tests.conftest import RedisServer, wait_until
@@ -57,7 +57,7 @@ def start_table(settings: Mapping[str, Any], *, serial: bool) -> str:
 
 def summary_screen(summary: Mapping[str, Any]) -> str:
     """What `train` or `serial` shows in the end."""
-    return _printed(summary_table(dict(summary)))
+    return _printed(summary_table(from_json(RunSummary, json.dumps(summary))))
 
 
 def run_screens(fields: Mapping[str, str], **other: Any) -> tuple[str, str]:
@@ -67,8 +67,8 @@ def run_screens(fields: Mapping[str, str], **other: Any) -> tuple[str, str]:
         fields=fields,
         control=Control(*other["control"]),
         ledger=Ledger(other["ledger"]),
-        evaluation=Evaluation.from_fields(other["evaluation"]),
-        actors=other["actors"],
+        evaluation=from_whole_fields(Evaluation, other["evaluation"]),
+        actor_fields=other["actors"],
         age_s=other["age_s"],
     )
     return _printed(render(status)), plain_line(status)

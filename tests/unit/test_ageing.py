@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dppo_redis.inspect_environment import spaces_of
+from dppo_redis.reports import UpdateRecord
 from dppo_redis.run_plan import plan
 from dppo_redis.shutdown import StopRequest
 from ops.plot import read_metrics
@@ -32,7 +33,7 @@ def test_the_behaviour_policy_is_the_one_of_that_many_updates_ago_or_the_first(a
     assert behaviour == [policies[max(0, update - age)] for update in range(6)]
 
 
-def train(directory: Path, age: int) -> tuple[Tensor, list[dict[str, str]]]:
+def train(directory: Path, age: int) -> tuple[Tensor, list[UpdateRecord]]:
     """Weights after five updates or so, and the rows of metrics.csv."""
     serial = make_serial(
         plan(_CONFIG, spaces_of(_CONFIG), serial=True),
@@ -56,7 +57,7 @@ def test_a_serial_run_trains_on_data_of_the_age_asked_for_and_repeats_bit_for_bi
     assert len(rows) > 3
     assert torch.equal(weights, again)
     assert not torch.equal(weights, fresh)
-    assert [int(row["staleness_max"]) for row in rows] == [0, 1] + [2] * (len(rows) - 2)
-    assert {row["staleness_max"] for row in fresh_rows} == {"0"}
-    assert max(float(row["drift_kl"]) for row in fresh_rows) < 1e-6
-    assert min(float(row["drift_kl"]) for row in rows[1:]) > 1e-6
+    assert [row.staleness_max for row in rows] == [0, 1] + [2] * (len(rows) - 2)
+    assert {row.staleness_max for row in fresh_rows} == {0}
+    assert max(row.drift_kl for row in fresh_rows) < 1e-6
+    assert min(row.drift_kl for row in rows[1:]) > 1e-6

@@ -2,17 +2,17 @@
 
 import csv
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dppo_redis.files import read_table
+from dppo_redis.reports import UpdateRecord
 from dppo_redis.run_files import RunFiles
 from learner.board import Board
 from learner.drift import Drift
-from learner.metrics import MetricsFiles, UpdateRecord, make_record
+from learner.metrics import MetricsFiles, make_record
 from learner.ppo_update import UpdateReport
 
 
@@ -119,9 +119,9 @@ def test_a_disk_that_refuses_tensorboard_its_file_costs_no_row_and_only_the_curv
     assert len((tmp_path / CSV_NAME).read_text().splitlines()) == 2
     board = Board(in_the_way, 0, pause_s=0)
     with pytest.raises(OSError, match="tensorboard"):
-        board.write(asdict(record_of(AGES)))
+        board.write(record_of(AGES))
     in_the_way.unlink()
-    board.write(asdict(record_of(AGES, update=2)))
+    board.write(record_of(AGES, update=2))
     board.close()
     curves = EventAccumulator(str(in_the_way)).Reload()
     assert [event.step for event in curves.Scalars("drift/kl")] == [2 * 2048]

@@ -160,4 +160,4 @@ def test_returns_are_reported_raw_whatever_is_normalised(tmp_path: Path) -> None
     assert serial.training.progress.return_mean == 6
     assert serial.training.evaluation is not None
     assert serial.training.evaluation.return_mean == 6
-    assert {row["return_mean"] for row in read_metrics(tmp_path)} == {"6.0"}
+    assert {record.return_mean for record in read_metrics(tmp_path)} == {6.0}

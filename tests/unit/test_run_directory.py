@@ -9,6 +9,7 @@ import pytest
 from dppo_redis.config import load_toml
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.keys import check_run_name
+from dppo_redis.report_fields import to_json
 from dppo_redis.run_files import RunFiles
 from ops.run_directory import (
     RunDirectory,
@@ -20,7 +21,7 @@ from ops.run_directory import (
     run_in,
     write_summary,
 )
-from tests.factories import make_config
+from tests.factories import make_config, make_summary
 
 CONFIGURED = make_config(
     env_id="CartPole-v1",
@@ -190,6 +191,7 @@ class TestPrepare:
 
 
 def test_the_summary_is_one_json_object_beside_the_rest(tmp_path: Path) -> None:
-    write_summary(tmp_path, {"reason": "target", "env_steps": 3})
-    assert json.loads(RunFiles(tmp_path).summary.read_text()) == {"reason": "target", "env_steps": 3}
+    summary = make_summary(reason="target", env_steps=3)
+    write_summary(tmp_path, summary)
+    assert json.loads(RunFiles(tmp_path).summary.read_text()) == to_json(summary)
     assert [file.name for file in tmp_path.iterdir()] == ["summary.json"]

@@ -89,8 +89,8 @@ def test_a_run_goes_on_where_only_its_evaluations_fail(
     with caplog.at_level(logging.ERROR, "dppo"):
         serial.run()
     serial.close()
-    summary = serial.summary()
-    assert (summary["reason"], summary["updates"], summary["return_mean"]) == ("env_steps", 2, None)
+    summary = serial.summary(wall_s=1.0)
+    assert (summary.reason, summary.updates, summary.return_mean) == ("env_steps", 2, None)
     assert "no evaluation: step raised RuntimeError: the simulator lost its licence" in caplog.text
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from dppo_redis.ledger import Ledger
-from dppo_redis.run_store import Control
-from ops.status import RunStatus
+from dppo_redis.reports import Control, RunStatus
 from ops.tables import make_console, summary_table
 from ops.view import Screen, plain_line, render
+from tests.factories import make_summary
 
 HOSTILE = "no file [/tmp/x], shape [batch]:smile:\nsecond\x1b[31m line"
 SHOWN = "no file [/tmp/x], shape [batch]:smile: second\N{REPLACEMENT CHARACTER}[31m line"
@@ -35,9 +35,14 @@ def printed(renderable: Any) -> str:
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("place", ["control", "reason", "device", "alarm", "return_mean", "last_error"])
+@pytest.mark.parametrize("place", ["control", "reason", "device", "alarm", "host", "last_error"])
 def test_a_panel_shows_what_others_wrote_to_the_letter(place: str) -> None:
     assert SHOWN[:60] in printed(render(status_with(place, HOSTILE)))
+
+
+def test_a_number_that_is_none_is_shown_as_unknown() -> None:
+    assert "return 7.5," in plain_line(status_with("return_mean", "7.5"))
+    assert "return -," in plain_line(status_with("return_mean", HOSTILE))
 
 
 @pytest.mark.parametrize("place", ["control", "alarm", "last_error"])
@@ -48,9 +53,7 @@ def test_a_plain_line_stays_one_line(place: str) -> None:
 
 
 def test_a_path_with_brackets_is_named_whole_in_the_summary() -> None:
-    summary: dict[str, Any] = dict.fromkeys(("return_mean", "train_return_mean", "target_step"))
-    summary |= dict.fromkeys(("env_steps", "trained_steps", "train_s", "wall_s", "steps_per_s", "updates"), 0)
-    summary |= {"reason": "stopped", "return_episodes": 0, "run_dir": "/data/[exp]/[/x]"}
+    summary = make_summary(run_dir="/data/[exp]/[/x]")
     assert "/data/[exp]/[/x]" in printed(summary_table(summary))
 
 

@@ -15,10 +15,12 @@ import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from dppo_redis.config import load_toml
 from dppo_redis.errors import ExitStatus
+from dppo_redis.reports import PolicyScore, RunSummary
 from dppo_redis.run_files import RunFiles
 from ops.bench.results import play_missing
 from ops.bench.runs import BENCH, REPOSITORY, call, run
@@ -74,8 +76,7 @@ def _play(recipe: str, mode: Mode, seed: int, directory: Path, commit: str) -> R
     file = (RECIPES / f"{recipe}.toml").relative_to(REPOSITORY)
     arguments = ["train" if mode == "distributed" else "serial", "--config", str(file), "--seed", str(seed)]
     summary = run(arguments, directory)
-    staleness = summary.get("staleness", {"mean": 0.0, "max": 0})
-    ledger = summary.get("ledger", {"stale": 0, "trained": 1})
+    staleness, ledger = summary.staleness, summary.ledger  # None: of a serial run
     config = load_toml(RunFiles(directory).config)
     return Record(
         recipe=recipe,
@@ -85,16 +86,16 @@ def _play(recipe: str, mode: Mode, seed: int, directory: Path, commit: str) -> R
         seed=seed,
         commit=commit,
         command=f"dppo-redis {' '.join(arguments)}",
-        trained_steps=summary["trained_steps"],
-        train_return=round(summary["train_return_mean"], 2),
+        trained_steps=summary.trained_steps,
+        train_return=round(summary.train_return_mean or 0.0, 2),
         best=_greedy(directory, "best"),
         # The baseline keeps no checkpoints: its own evaluation of its final weights stands instead.
         last=_greedy(directory, "last") if mode == "distributed" else _own_evaluation(summary),
-        train_s=round(summary["train_s"], 1),
-        wall_s=round(summary["wall_s"], 1),
-        staleness_mean=round(staleness["mean"], 2),
-        staleness_max=staleness["max"],
-        stale_share=round(ledger["stale"] / max(1, ledger["stale"] + ledger["trained"]), 4),
+        train_s=round(summary.train_s, 1),
+        wall_s=round(summary.wall_s, 1),
+        staleness_mean=round(staleness.mean, 2) if staleness else 0.0,
+        staleness_max=staleness.max if staleness else 0,
+        stale_share=round(ledger.stale / max(1, ledger.stale + ledger.trained), 4) if ledger else 0.0,
         versions=versions(),
         finished=datetime.datetime.now(datetime.UTC).date().isoformat(),
         curve=_curve(directory),
@@ -103,17 +104,17 @@ def _play(recipe: str, mode: Mode, seed: int, directory: Path, commit: str) -> R
 
 def _greedy(directory: Path, checkpoint: str) -> Greedy:
     options = ["--episodes", str(_EPISODES), "--checkpoint", checkpoint]
-    result = call(["evaluate", str(directory), *options])
-    return Greedy(round(result["return_mean"], 2), result["episodes"], result["trained_steps"])
+    score = TypeAdapter(PolicyScore).validate_python(call(["evaluate", str(directory), *options]))
+    return Greedy(round(score.return_mean, 2), score.episodes, score.trained_steps)
 
 
-def _own_evaluation(summary: dict[str, Any]) -> Greedy:
-    return Greedy(round(summary["return_mean"], 2), summary["return_episodes"], summary["trained_steps"])
+def _own_evaluation(summary: RunSummary) -> Greedy:
+    return Greedy(round(summary.return_mean or 0.0, 2), summary.return_episodes, summary.trained_steps)
 
 
 def _curve(directory: Path) -> tuple[tuple[int, float], ...]:
-    rows = [row for row in read_metrics(directory) if row["return_mean"]]
-    return thin([(int(row["trained_steps"]), float(row["return_mean"])) for row in rows])
+    records = read_metrics(directory)
+    return thin([(r.trained_steps, r.return_mean) for r in records if r.return_mean is not None])
 
 
 def make_page(results: Path, file: Path, image: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from statistics import fmean
 
 import torch
 
@@ -20,6 +20,7 @@ from dppo_redis.arguments import parse_arguments
 from dppo_redis.config import RunConfig
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.inspect_environment import spaces_of
+from dppo_redis.reports import RunSummary
 from dppo_redis.run_plan import plan as plan_run
 from dppo_redis.shutdown import StopRequest
 from ops.bench.results import play_missing
@@ -97,9 +98,9 @@ def _run_serial(trial: Trial, stop: StopRequest) -> Outcome:
             serial.run()
         finally:
             serial.close()
-        summary = serial.summary()
+        seconds = time.monotonic() - started
         staleness = serial.training.progress.staleness_mean
-        return _outcome(trial, summary, staleness, Path(temporary), time.monotonic() - started)
+        return _outcome(trial, serial.summary(seconds), staleness, Path(temporary), seconds)
 
 
 def _run_fleet(trial: Trial) -> Outcome:
@@ -119,24 +120,18 @@ def _run_fleet(trial: Trial) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="dppo-bench-") as temporary:
         directory = Path(temporary) / "run"
         summary = run(["train", trial.env_id, *words], directory)
-        staleness = summary["staleness"]["mean"]
-        return _outcome(trial, summary, staleness, directory, time.monotonic() - started)
+        assert summary.staleness is not None  # of a fleet
+        return _outcome(trial, summary, summary.staleness.mean, directory, time.monotonic() - started)
 
 
-def _outcome(
-    trial: Trial, summary: dict[str, Any], staleness: float, directory: Path, seconds: float
-) -> Outcome:
-    rows = read_metrics(directory)
-
-    def mean(name: str) -> float:
-        return sum(float(row[name]) for row in rows) / max(1, len(rows))
-
+def _outcome(trial: Trial, summary: RunSummary, staleness: float, directory: Path, seconds: float) -> Outcome:
+    records = read_metrics(directory)
     return Outcome(
         trial,
-        train_return=summary["train_return_mean"] or 0.0,
-        evaluation_return=summary["return_mean"] or 0.0,
+        train_return=summary.train_return_mean or 0.0,
+        evaluation_return=summary.return_mean or 0.0,
         staleness=round(staleness, 3),
-        drift_kl=round(mean("drift_kl"), 6),
-        effective_share=round(mean("drift_effective_share"), 4),
+        drift_kl=round(fmean(record.drift_kl for record in records), 6),
+        effective_share=round(fmean(record.drift_effective_share for record in records), 4),
         seconds=round(seconds, 1),
     )

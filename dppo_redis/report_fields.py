@@ -1,0 +1,125 @@
+"""Reports as fields of text, as JSON and as curves: what `reports.py` declares, written and read. Pure."""
+
+import json
+import math
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from types import NoneType
+from typing import Any, TypeVar, cast, get_args, get_type_hints
+
+Fields = dict[str, str | int | float]  # as Redis and a csv file take them
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a field is told: stands in its annotation."""
+
+    unit: str = ""
+    digits: int | None = None  # behind the point, where it is written; None: all
+    tag: str = ""  # of its curve in TensorBoard; empty: it has none
+    left_out: bool = False  # None is not written; else None is empty text, in JSON null
+
+
+@dataclass(frozen=True)
+class Column:
+    """A field of a report as its annotation has it."""
+
+    name: str
+    kind: type[Any]  # str, int, float or another report
+    nothing: Any  # stands for what is missing: None where the field may be that, else 0 or empty text
+    told: Told
+
+
+def columns(report: type[Any]) -> tuple[Column, ...]:
+    """The fields of a report, in order."""
+    return _columns(cast(Hashable, report))
+
+
+@cache
+def _columns(report: Any) -> tuple[Column, ...]:
+    hints = get_type_hints(report)
+    told = get_type_hints(report, include_extras=True)
+    return tuple(
+        _column(one.name, hints[one.name], getattr(told[one.name], "__metadata__", (Told(),))[0])
+        for one in fields(report)
+    )
+
+
+def _column(name: str, hint: Any, told: Told) -> Column:
+    kinds = get_args(hint) or (hint,)
+    kind = kinds[0]
+    return Column(name, kind, None if NoneType in kinds or is_dataclass(kind) else kind(), told)
+
+
+def names(report: type[Any]) -> list[str]:
+    """The names of a report's fields, in order."""
+    return [column.name for column in columns(report)]
+
+
+def to_fields(*reports: Any) -> Fields:
+    """The fields of flat reports, one after another, as Redis and a csv file take them."""
+    written = (pair for report in reports for pair in _written(report))
+    return {name: "" if value is None else value for name, value in written}
+
+
+def to_json(report: Any) -> dict[str, Any]:
+    """The same as one JSON object, with an object for each report inside."""
+    return {name: to_json(value) if is_dataclass(value) else value for name, value in _written(report)}
+
+
+def curves(report: Any) -> Iterator[tuple[str, float]]:
+    """Tags and numbers of the curves in TensorBoard; of what is None there is none."""
+    for column in columns(type(report)):
+        value = getattr(report, column.name)
+        if column.told.tag and value is not None:
+            yield column.told.tag, value
+
+
+def _written(report: Any) -> Iterator[tuple[str, Any]]:
+    for column in columns(type(report)):
+        value, told = getattr(report, column.name), column.told
+        if value is not None or not told.left_out:
+            yield column.name, value if value is None or told.digits is None else round(value, told.digits)
+
+
+def from_fields(report: type[R], stored: Mapping[str, str], *, finite: bool = True) -> R:
+    """Inverse of `to_fields`, whatever others wrote: what is missing or no number is None, 0 or empty.
+
+    Args:
+        finite: infinite numbers and NaN are no numbers.
+    """
+    return report(**{c.name: _read(c, stored.get(c.name), finite) for c in columns(report)})
+
+
+def from_whole_fields(report: type[R], stored: Mapping[str, str]) -> R | None:
+    """Inverse of `to_fields`; None where a field is missing or no number."""
+    try:
+        return report(**{column.name: column.kind(stored[column.name]) for column in columns(report)})
+    except (KeyError, ValueError):
+        return None
+
+
+def from_json(report: type[R], text: str) -> R:
+    """Inverse of `to_json` for a flat report without None.
+
+    Raises:
+        ValueError: it is no JSON object, or lacks a field.
+    """
+    values = json.loads(text)
+    try:
+        return report(**{column.name: column.kind(values[column.name]) for column in columns(report)})
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no {report.__name__}: {error!r}") from error
+
+
+def _read(column: Column, text: str | None, finite: bool) -> Any:
+    if text is None or column.kind is str:
+        return column.nothing if text is None else text
+    try:
+        value = float(text)
+    except ValueError:
+        return column.nothing
+    is_number = math.isfinite(value) or (column.kind is float and not finite)
+    return column.kind(value) if is_number else column.nothing
