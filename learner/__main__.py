@@ -35,12 +35,12 @@ from learner.batch_rule import BatchRule, ElasticBatch, LockStepBatch
 from learner.build import build_ppo, check_size
 from learner.checkpoint import Checkpoints
 from learner.intake import Intake
-from learner.keeper import Keeper
+from learner.leadership.keeper import Keeper
+from learner.leadership.reserved_versions import UsedFile
+from learner.leadership.takeover import stand_by, take_over
 from learner.loop import Learner
 from learner.metrics import MetricsFiles
 from learner.progress import Progress
-from learner.takeover import stand_by, take_over
-from learner.used import UsedFile
 from learner.warm_start import warm_start
 
 

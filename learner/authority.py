@@ -30,10 +30,10 @@ from dppo_redis.shutdown import StopRequest
 from dppo_redis.spaces import FloatArray
 from dppo_redis.spec import RunDescription
 from dppo_redis.weights import Weights
-from learner.lease import Lease
+from learner.leadership.lease import Lease
+from learner.leadership.reserved_versions import UsedFile
+from learner.leadership.weights_watch import WeightsWatch
 from learner.staleness import Lineage
-from learner.used import UsedFile
-from learner.weights_watch import WeightsWatch
 
 _TRIMMED_AT_ONCE = 100
 _log = logging.getLogger("dppo")

@@ -23,7 +23,7 @@ from learner.cautions import Cautions
 from learner.checkpoint import Checkpoints, Snapshot, is_milestone
 from learner.goal import Finished, Goal, judge_goal
 from learner.intake import Accepted, Intake
-from learner.keeper import Fields, Keeper
+from learner.leadership.keeper import Fields, Keeper
 from learner.metrics import MetricsFiles, make_record
 from learner.ppo_update import PpoUpdate, UpdateReport
 from learner.progress import Progress

@@ -33,7 +33,7 @@ from learner.authority import Authority
 from learner.batch_rule import ElasticBatch
 from learner.build import build_ppo
 from learner.intake import Intake
-from learner.keeper import Keeper
+from learner.leadership.keeper import Keeper
 from ops.bench.hostile import configuration, describe, make_rollout
 from ops.broker import embedded
 

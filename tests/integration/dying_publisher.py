@@ -14,8 +14,8 @@ from dppo_redis.keys import RunKeys
 from dppo_redis.redis_client import connect
 from dppo_redis.run_store import RunStore
 from dppo_redis.shutdown import StopRequest
-from learner import lease
 from learner.authority import Authority
+from learner.leadership import lease
 from tests.lives import lives
 
 _WEIGHTS = 2**16  # so many bytes that a kill often falls into their sending

@@ -19,7 +19,7 @@ from dppo_redis.wire import checksum, encode_rollout
 from learner.authority import Authority
 from learner.batch_rule import ElasticBatch
 from learner.intake import Accepted, Intake
-from learner.keeper import Keeper
+from learner.leadership.keeper import Keeper
 from tests.factories import make_description, make_header, make_model, make_rollout, make_spec
 
 SPEC = make_spec()

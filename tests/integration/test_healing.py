@@ -16,7 +16,7 @@ from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import RunDescription
 from dppo_redis.weight_store import WeightStore
 from learner.authority import Authority
-from learner.keeper import Keeper
+from learner.leadership.keeper import Keeper
 from tests.conftest import RedisServer, memory_limit, opened
 from tests.factories import make_header
 from tests.integration.learner_side import add, lead, make_entry, make_keeper, make_reader

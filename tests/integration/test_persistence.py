@@ -16,7 +16,7 @@ from dppo_redis.redis_client import Client, Patience
 from dppo_redis.run_store import PAUSE, RunStore
 from dppo_redis.shutdown import StopRequest
 from learner.authority import Authority
-from learner.keeper import Keeper
+from learner.leadership.keeper import Keeper
 from tests.conftest import SERVERS, RedisServer, opened, wait_until
 from tests.factories import make_header
 from tests.integration.learner_side import (

@@ -13,7 +13,7 @@ from dppo_redis.registry import ACTOR_TTL_MS, FIRST_OUTSIDE_SLOT, Registry
 from dppo_redis.rollout_stream import RolloutProducer
 from dppo_redis.run_store import PAUSE, RUN, STOP, Control, Evaluation, RunStore, find_runs, only_run
 from dppo_redis.shutdown import StopRequest
-from learner.lease import LEASE_TTL_S
+from learner.leadership.lease import LEASE_TTL_S
 from ops.shared_redis import leave_shared
 from tests.conftest import wait_until
 from tests.factories import make_description

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from dppo_redis.pacing import backlog_fresh, backlog_high
-from learner.reserve import Reserve
+from learner.leadership.spare_batch import Reserve
 
 UPDATE_S = 1.0
 

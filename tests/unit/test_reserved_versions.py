@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.used import Used, UsedFile
+from learner.leadership.reserved_versions import Used, UsedFile
 
 
 @pytest.fixture

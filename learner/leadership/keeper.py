@@ -16,7 +16,7 @@ from dppo_redis.pacing import backlog_fresh, backlog_high, valve_bytes, valve_ex
 from dppo_redis.redis_client import TransientError, translated
 from dppo_redis.registry import Registry, number
 from learner.authority import Authority
-from learner.reserve import Reserve
+from learner.leadership.spare_batch import Reserve
 
 PERIOD_S = 1.0
 Fields = Mapping[str, str | int | float]

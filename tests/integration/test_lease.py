@@ -16,11 +16,11 @@ from dppo_redis.run_store import Control, RunStore
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.weight_store import WeightStore
 from learner.authority import Authority
-from learner.keeper import Keeper
-from learner.lease import LEASE_TTL_S
+from learner.leadership.keeper import Keeper
+from learner.leadership.lease import LEASE_TTL_S
+from learner.leadership.reserved_versions import UsedFile
+from learner.leadership.takeover import stand_by
 from learner.staleness import Lineage
-from learner.takeover import stand_by
-from learner.used import UsedFile
 from tests.conftest import memory_limit, wait_until
 from tests.factories import make_description
 from tests.integration.learner_side import (
