@@ -36,7 +36,7 @@ from learner.build import build_ppo, check_size
 from learner.checkpoint import Checkpoints
 from learner.intake import Intake
 from learner.leadership.keeper import Keeper
-from learner.leadership.reserved_versions import UsedFile
+from learner.leadership.reserved_versions import ReservedVersions
 from learner.leadership.takeover import stand_by, take_over
 from learner.loop import Learner
 from learner.metrics import MetricsFiles
@@ -126,7 +126,7 @@ def _build(
     checkpoints = Checkpoints(directory, options.run, description.digest, config.checkpoint.keep, segment)
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     history = History(options.history, "learner")
-    used = UsedFile(options.run_dir / USED)
+    used = ReservedVersions(options.run_dir / USED)
     authority = Authority(client, keys, description, owner, stop, history, used)
     if warning := patience.call("look at the server", lambda: eviction_warning(client)):
         logging.getLogger("dppo").warning("%s", warning)

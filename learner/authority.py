@@ -31,7 +31,7 @@ from dppo_redis.spaces import FloatArray
 from dppo_redis.spec import RunDescription
 from dppo_redis.weights import Weights
 from learner.leadership.lease import Lease
-from learner.leadership.reserved_versions import UsedFile
+from learner.leadership.reserved_versions import ReservedVersions
 from learner.leadership.weights_watch import WeightsWatch
 from learner.staleness import Lineage
 
@@ -51,7 +51,7 @@ class Authority:
         owner: str,
         stop: StopRequest,
         history: History = NO_HISTORY,
-        used: UsedFile | None = None,
+        used: ReservedVersions | None = None,
     ) -> None:
         self._client = client
         self._keys = keys
@@ -61,7 +61,7 @@ class Authority:
         self._patience = Patience(stop)
         self._description = description
         self.history = history
-        self._used = used or UsedFile()
+        self._used = used or ReservedVersions()
         self.boots: dict[str, int] = {}
         self._last: Weights | None = None
         self._weights_watch = WeightsWatch(client, keys)

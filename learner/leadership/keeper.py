@@ -16,7 +16,7 @@ from dppo_redis.pacing import backlog_fresh, backlog_high, valve_bytes, valve_ex
 from dppo_redis.redis_client import TransientError, translated
 from dppo_redis.registry import Registry, number
 from learner.authority import Authority
-from learner.leadership.spare_batch import Reserve
+from learner.leadership.spare_batch import SpareBatch
 
 PERIOD_S = 1.0
 Fields = Mapping[str, str | int | float]
@@ -45,7 +45,7 @@ class Keeper:
         self._publish_every = publish_every
         self._planned_actors = planned_actors
         self._rollout_bytes = rollout_bytes  # of a planned actor
-        self._reserve = Reserve()
+        self._spare_batch = SpareBatch()
         self._actor_wait_share = 0.0  # of the fleet, when it was last seen
         self._failure: Exception | None = None
         self._closing = threading.Event()
@@ -86,7 +86,7 @@ class Keeper:
     def _mark(self, high: int, actors: int, fields: Fields) -> int:
         """Where actors wait now: below the high mark while the learner never waits for them."""
         waits, update = float(fields.get("learner_wait_share", 0)), int(fields.get("update", 0))
-        if self._max_staleness == 0 or self._reserve.wanted(waits, update):
+        if self._max_staleness == 0 or self._spare_batch.wanted(waits, update):
             return high
         return backlog_fresh(high, self._rollouts_per_update, actors)
 

@@ -18,7 +18,7 @@ from dppo_redis.weight_store import WeightStore
 from learner.authority import Authority
 from learner.leadership.keeper import Keeper
 from learner.leadership.lease import LEASE_TTL_S
-from learner.leadership.reserved_versions import UsedFile
+from learner.leadership.reserved_versions import ReservedVersions
 from learner.leadership.takeover import stand_by
 from learner.staleness import Lineage
 from tests.conftest import memory_limit, wait_until
@@ -85,7 +85,7 @@ class TestRestart:
         """The checkpoint is older than what was published last; only the directory knows."""
 
         def start(owner: str) -> Authority:
-            used = UsedFile(tmp_path / "used.json")
+            used = ReservedVersions(tmp_path / "used.json")
             authority = Authority(client, keys, make_description(SPEC), owner, stop, used=used)
             authority.restore(4, Lineage(((1, 0),)), Books(Ledger()), {})
             authority.acquire(known_epoch=1, update=2)
