@@ -30,12 +30,12 @@ from dppo_redis.run_files import CHECKPOINTS, USED
 from dppo_redis.run_store import RunStore
 from dppo_redis.shutdown import StopRequest, run_service
 from dppo_redis.spec import RunDescription, describe_run, source_of
-from learner.authority import Authority
 from learner.batch_rule import BatchRule, ElasticBatch, LockStepBatch
 from learner.build import build_ppo, check_size
 from learner.checkpoint import Checkpoints
 from learner.intake import Intake
 from learner.leadership.keeper import Keeper
+from learner.leadership.leadership import make_leadership
 from learner.leadership.reserved_versions import ReservedVersions
 from learner.leadership.takeover import stand_by, take_over
 from learner.loop import Learner
@@ -84,7 +84,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     keeper_client = connect(url, f"dppo-keeper-{options.run}")
     keys = RunKeys(options.run)
     keeper = Keeper(
-        learner.authority,
+        learner.leadership,
         Registry(keeper_client, keys),
         learner.status,
         derived.rollouts_per_update,
@@ -100,7 +100,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         learner.save()
         learner.hand_back(keeper)
     except FencedError:
-        learner.history.write("fenced", epoch=learner.authority.epoch)
+        learner.history.write("fenced", epoch=learner.leadership.fence.epoch)
         raise
     finally:
         keeper.close()
@@ -126,22 +126,22 @@ def _build(
     checkpoints = Checkpoints(directory, options.run, description.digest, config.checkpoint.keep, segment)
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     history = History(options.history, "learner")
-    used = ReservedVersions(options.run_dir / USED)
-    authority = Authority(client, keys, description, owner, stop, history, used)
+    reserved = ReservedVersions(options.run_dir / USED)
+    leadership = make_leadership(client, keys, description, owner, stop, history, reserved)
     if warning := patience.call("look at the server", lambda: eviction_warning(client)):
         logging.getLogger("dppo").warning("%s", warning)
     wait = partial(stand_by, store, patience, stop) if options.standby else None
-    snapshot = take_over(authority, checkpoints, ppo, wait)
+    snapshot = take_over(leadership, checkpoints, ppo, wait)
     if snapshot is None and config.init_from is not None:
         warm_start(ppo, Path(config.init_from))
     progress = snapshot.progress if snapshot else Progress()
     if snapshot:
         history.write("resumed", update=progress.update, epoch=snapshot.epoch, version=snapshot.version)
-    consumer = RolloutConsumer(client, keys, authority.restore_stream)
+    consumer = RolloutConsumer(client, keys, leadership.bookkeeper.restore_stream)
     intake = Intake(
         consumer,
         description.spec,
-        authority.settle,
+        leadership.bookkeeper.settle,
         partial(_quarantine, store, patience),
         _batch_rule(config, description, derived),
         config.staleness_limit,
@@ -149,15 +149,15 @@ def _build(
     )
     if snapshot:
         intake.marks = snapshot.marks
-    authority.announce()
-    patience.call("prepare the stream", authority.restore_stream)
+    leadership.publisher.announce()
+    patience.call("prepare the stream", leadership.bookkeeper.restore_stream)
     patience.call("take over pending rollouts", consumer.claim_all)
     return Learner(
         config=config,
         ppo=ppo,
         progress=progress,
         lock_step=plan,
-        authority=authority,
+        leadership=leadership,
         intake=intake,
         store=store,
         checkpoints=checkpoints,

@@ -17,13 +17,13 @@ from dppo_redis.redis_client import Patience, TransientError, translated
 from dppo_redis.run_store import PAUSE, RUN, STOP, Evaluation, RunStore
 from dppo_redis.shutdown import StopRequest
 from learner.asking import Asking
-from learner.authority import Authority
 from learner.batch import stack
 from learner.cautions import Cautions
 from learner.checkpoint import Checkpoints, Snapshot, is_milestone
 from learner.goal import Finished, Goal, judge_goal
 from learner.intake import Accepted, Intake
 from learner.leadership.keeper import Fields, Keeper
+from learner.leadership.leadership import Leadership
 from learner.metrics import MetricsFiles, make_record
 from learner.ppo_update import PpoUpdate, UpdateReport
 from learner.progress import Progress
@@ -39,7 +39,7 @@ class Learner:
     ppo: PpoUpdate
     progress: Progress
     lock_step: LockStep | None  # None: asynchronous
-    authority: Authority
+    leadership: Leadership
     intake: Intake
     store: RunStore
     checkpoints: Checkpoints
@@ -83,7 +83,7 @@ class Learner:
                 self._train(batch)
             elif self.asking and self.asking.is_due(self.progress.update, self.intake.slots):
                 self.publish()
-            if self.authority.epoch != self.saved_epoch:
+            if self.leadership.fence.epoch != self.saved_epoch:
                 self.save()  # or a successor on an empty server would take the same epoch again
             self._judge()
         if self.finished is not None:
@@ -118,7 +118,7 @@ class Learner:
         started = time.monotonic()
         try:
             with translated():
-                batch = self.intake.poll(self.progress.update, lambda: self.authority.lineage)
+                batch = self.intake.poll(self.progress.update, lambda: self.leadership.lease.lineage)
         except TransientError as error:
             if self.rarely.due():
                 _log.warning("waiting for Redis: %s", error)
@@ -138,10 +138,10 @@ class Learner:
         report = self.ppo.update(batch, self.progress.trained_steps / self.config.env_steps)
         self._remember(accepted)
         self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist())
-        env_steps = self.authority.env_steps + batch.steps
+        env_steps = self.leadership.bookkeeper.env_steps + batch.steps
         if self.progress.update % self.config.publish_every == 0:
             self.publish(env_steps)
-        self.authority.settle(
+        self.leadership.bookkeeper.settle(
             [Settlement(a.entry_id, Outcome.TRAINED, steps=a.header.steps) for a in accepted]
         )
         self.intake.settled(accepted)
@@ -158,11 +158,11 @@ class Learner:
 
     def publish(self, env_steps: int | None = None) -> None:
         """Publish the present weights."""
-        self.authority.publish(
+        self.leadership.publisher.publish(
             self.ppo.acting_arrays(),
             self.progress.update,
             self.progress.trained_steps,
-            self.authority.env_steps if env_steps is None else env_steps,
+            self.leadership.bookkeeper.env_steps if env_steps is None else env_steps,
         )
         self.published_update = self.progress.update
         if self.asking is not None:
@@ -170,8 +170,8 @@ class Learner:
 
     def _signs_of_loss(self) -> int:
         """How often something has shown that rollouts may be lost."""
-        authority = self.authority
-        return authority.books.ledger.of(Outcome.LOST) + authority.streams_made + self.intake.damaged
+        bookkeeper = self.leadership.bookkeeper
+        return bookkeeper.books.ledger.of(Outcome.LOST) + bookkeeper.streams_made + self.intake.damaged
 
     def _save_when_due(self, steps_before: int) -> None:
         """By the clock; in lock-step mode, where a run must be able to go on exactly, by the update."""
@@ -190,16 +190,17 @@ class Learner:
         self._advance_clock()
         snapshot = Snapshot(
             progress=self.progress,
-            epoch=self.authority.epoch,
-            version=self.authority.version,
-            lineage=self.authority.lineage,
+            epoch=self.leadership.fence.epoch,
+            version=self.leadership.publisher.version,
+            lineage=self.leadership.lease.lineage,
             marks=self.intake.marks_of_settled(),
-            books=self.authority.books,
-            actor_boots=self.authority.boots,
+            books=self.leadership.bookkeeper.books,
+            actor_boots=self.leadership.publisher.boots,
         )
         self.saved_at, self.saved_epoch = time.monotonic(), snapshot.epoch
         try:
-            self.checkpoints.save(self.ppo, snapshot, self.authority.confirm, milestone=self.milestone_owed)
+            confirm = self.leadership.lease.confirm
+            self.checkpoints.save(self.ppo, snapshot, confirm, milestone=self.milestone_owed)
             self.milestone_owed = False
             self.checkpoint_update, self.checkpoint_time = self.progress.update, round(time.time(), 1)
             self.history.write("saved", update=self.progress.update, epoch=snapshot.epoch)
@@ -220,7 +221,7 @@ class Learner:
             report,
             update=self.progress.update,
             trained_steps=self.progress.trained_steps,
-            env_steps=self.authority.env_steps,
+            env_steps=self.leadership.bookkeeper.env_steps,
             train_s=round(self.progress.train_s, 3),
             return_mean=self.progress.return_mean,
             episodes=self.progress.episodes,
@@ -228,7 +229,7 @@ class Learner:
             evaluation_steps=evaluation.env_steps if evaluation else None,
             staleness_mean=sum(staleness) / len(staleness),
             staleness_max=max(staleness),
-            version=self.authority.version,
+            version=self.leadership.publisher.version,
             wait_s=self.waited_s,
             update_s=update_s,
         )
@@ -242,7 +243,7 @@ class Learner:
         self.finished = judge_goal(
             self.goal,
             self.progress,
-            self.authority.env_steps,
+            self.leadership.bookkeeper.env_steps,
             evaluation.return_mean if evaluation else None,
             evaluation.env_steps if evaluation else None,
         )
@@ -252,7 +253,7 @@ class Learner:
         self.progress.target_step = finished.target_step
         if self.published_update != self.progress.update:
             self.publish()
-        self.authority.end_run(finished.reason, finished.target_step)
+        self.leadership.publisher.end_run(finished.reason, finished.target_step)
 
     def hand_back(self, keeper: Keeper) -> None:
         """Write the last status and hand the lease back, if Redis is there."""
@@ -260,7 +261,7 @@ class Learner:
         try:
             with translated():
                 keeper.tick()
-                self.authority.release()
+                self.leadership.lease.release()
         except TransientError as error:
             _log.warning("left without handing the lease back: %s", error)
 

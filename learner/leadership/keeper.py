@@ -1,7 +1,9 @@
 """The keeper: one thread that keeps a run alive while an update or a save takes long.
 
 Each second: renew the lease, put back what is missing, audit the books, write `:status`. It never
-ends the process itself; the loop asks `check()`.
+ends the process itself; the loop asks `check()`. The first round and the last run in the loop's thread,
+before the keeper's own begins and after it was closed. It holds no lock: each step of a round takes the
+fence's for itself, so that the loop can publish or settle between two of them.
 """
 
 import logging
@@ -15,7 +17,7 @@ from dppo_redis.logs import Rarely
 from dppo_redis.pacing import backlog_fresh, backlog_high, valve_bytes, valve_excess
 from dppo_redis.redis_client import TransientError, translated
 from dppo_redis.registry import Registry, number
-from learner.authority import Authority
+from learner.leadership.leadership import Leadership
 from learner.leadership.spare_batch import SpareBatch
 
 PERIOD_S = 1.0
@@ -28,7 +30,7 @@ class Keeper:
 
     def __init__(
         self,
-        authority: Authority,
+        leadership: Leadership,
         registry: Registry,
         status: Callable[[], Fields],
         rollouts_per_update: int,
@@ -37,7 +39,7 @@ class Keeper:
         planned_actors: int,
         rollout_bytes: int = 0,
     ) -> None:
-        self._authority = authority
+        self._leadership = leadership
         self._registry = registry
         self._status = status
         self._rollouts_per_update = rollouts_per_update
@@ -101,29 +103,29 @@ class Keeper:
         """One round of everything."""
         with translated():
             fields = self._status()
-            self._authority.remove_foreign_types()
-            self._authority.renew()
-            self._authority.heal()
-            balance = self._authority.audit()
+            self._leadership.publisher.remove_foreign_types()
+            self._leadership.lease.renew()
+            self._leadership.publisher.heal()
+            balance = self._leadership.bookkeeper.audit()
             living = self._registry.living()
             self._registry.forget_dead(living)
             actors = max(len(living), self._planned_actors)  # those that are only starting, too
             high = self._backlog_high(actors)
             mark = self._mark(high, actors, fields)
-            self._authority.write_backlog_high(mark)
+            self._leadership.publisher.write_backlog_high(mark)
             limit = valve_bytes(high, actors, self._rollout_bytes)
             self._open_valve(valve_excess(balance.backlog, balance.stream_bytes, high, actors, limit), limit)
             if living:
                 shares = [number(report.get("wait_share")) for report in living.values()]
                 self._actor_wait_share = sum(shares) / len(shares)
-            self._authority.write_status(
+            self._leadership.bookkeeper.write_status(
                 {
                     **fields,
                     **balance.outcomes,
                     "env_steps": balance.env_steps,
-                    "epoch": self._authority.epoch,
-                    "version": self._authority.version,
-                    "learner": self._authority.owner,
+                    "epoch": self._leadership.fence.epoch,
+                    "version": self._leadership.publisher.version,
+                    "learner": self._leadership.lease.owner,
                     "actors": len(living),
                     "actor_wait_share": round(self._actor_wait_share, 4),
                     "backlog_high": mark,
@@ -138,7 +140,7 @@ class Keeper:
 
     def _open_valve(self, excess: int, limit: int) -> None:
         """The last resort, where actors do not heed the backlog mark."""
-        if excess and (trimmed := self._authority.trim(excess)) and self._valve_rarely.due():
+        if excess and (trimmed := self._leadership.bookkeeper.trim(excess)) and self._valve_rarely.due():
             _log.error(
                 "the stream held more than %d MB: dropped its %d oldest rollouts; do all actors heed the "
                 "backlog mark?",

@@ -1,4 +1,7 @@
-"""How a learner process comes to lead a run: at once, or after its predecessor."""
+"""How a learner process comes to lead a run: at once, or after its predecessor.
+
+In the loop's thread, before there is a keeper.
+"""
 
 import logging
 import math
@@ -10,8 +13,8 @@ from dppo_redis.logs import Rarely
 from dppo_redis.redis_client import Patience
 from dppo_redis.run_store import STOP, RunStore
 from dppo_redis.shutdown import StopRequest
-from learner.authority import Authority
 from learner.checkpoint import Checkpoints, Snapshot
+from learner.leadership.leadership import Leadership
 from learner.ppo_update import PpoUpdate
 
 _POLL_S = 0.2
@@ -49,7 +52,7 @@ def stand_by(store: RunStore, patience: Patience, stop: StopRequest) -> None:
 
 
 def take_over(
-    authority: Authority, checkpoints: Checkpoints, ppo: PpoUpdate, wait: Callable[[], None] | None
+    leadership: Leadership, checkpoints: Checkpoints, ppo: PpoUpdate, wait: Callable[[], None] | None
 ) -> Snapshot | None:
     """Take the lease, with the newest checkpoint loaded into `ppo`; None where there is no checkpoint.
 
@@ -64,9 +67,9 @@ def take_over(
         snapshot = checkpoints.restore(ppo)
         files = checkpoints.files()
         if snapshot:
-            authority.restore(snapshot.version, snapshot.lineage, snapshot.books, snapshot.actor_boots)
+            leadership.restore(snapshot.version, snapshot.lineage, snapshot.books, snapshot.actor_boots)
         try:
-            authority.acquire(*(snapshot.epoch, snapshot.progress.update) if snapshot else (0, 0))
+            leadership.lease.acquire(*(snapshot.epoch, snapshot.progress.update) if snapshot else (0, 0))
         except LeaseHeldError:
             if wait is None:
                 raise
@@ -75,4 +78,4 @@ def take_over(
             if snapshot:
                 _log.info("resuming at update %d", snapshot.progress.update)
             return snapshot
-        authority.release()  # a predecessor saved once more before it went
+        leadership.lease.release()  # a predecessor saved once more before it went

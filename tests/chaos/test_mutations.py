@@ -28,8 +28,8 @@ from dppo_redis.rollout_stream import RolloutProducer
 from dppo_redis.run_store import RunStore
 from dppo_redis.shutdown import StopRequest
 from learner.__main__ import _serve
-from learner.authority import Authority
 from learner.intake import Marks
+from learner.leadership.leadership import Leadership, make_leadership
 from learner.staleness import Verdict
 from tests.chaos.checker import check
 from tests.chaos.proxy import Proxy
@@ -107,32 +107,32 @@ class Attack:
         self.add(entry)
         self.go_on()
 
-    def another_learner_takes_over(self) -> Authority:
+    def another_learner_takes_over(self) -> Leadership:
         """As if this one's lease had run out unnoticed; it must not get a word in any more."""
         history = History(self.directory / "second.jsonl", "learner")
-        second = Authority(self.client, self.keys, DESCRIPTION, "second", self.stop, history)
+        second = make_leadership(self.client, self.keys, DESCRIPTION, "second", self.stop, history)
         pipeline = self.client.pipeline()
         pipeline.delete(self.keys.lease)
         pipeline.incr(self.keys.epoch)
         epoch = pipeline.execute()[1]
-        second.acquire(known_epoch=epoch, update=self.update)
+        second.lease.acquire(known_epoch=epoch, update=self.update)
         arrays = make_model(DESCRIPTION.spec).acting_arrays()
-        second.publish(arrays, self.update, trained_steps=0, env_steps=0)
+        second.publisher.publish(arrays, self.update, trained_steps=0, env_steps=0)
         return second
 
-    def comes_to_rest(self, second: Authority) -> None:
+    def comes_to_rest(self, second: Leadership) -> None:
         """Give the first learner the time to do harm; then end everything and write down the books."""
         target = self.update + 3
         wait_until(lambda: self.learner.done() or self.update >= target, DEADLINE_S, "the first one ends")
         self.stop.request()
         self.actor.exception(DEADLINE_S)
         assert isinstance(self.learner.exception(DEADLINE_S), FencedError | None)
-        balance = second.audit()
+        balance = second.bookkeeper.audit()
         entries = [
             (entry_id, fields[b"boot"], fields[b"seq"])
             for entry_id, fields in cast(Any, self.client.xrange(self.keys.rollouts))
         ]
-        ledger = {outcome.value: second.books.ledger.of(outcome) for outcome in Outcome}
+        ledger = {outcome.value: second.bookkeeper.books.ledger.of(outcome) for outcome in Outcome}
         self.history.write(
             "final", ledger=ledger, entries=entries, entries_added=balance.entries_added,
             backlog=balance.backlog, imbalance=balance.imbalance,

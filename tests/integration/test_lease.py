@@ -15,8 +15,8 @@ from dppo_redis.rollout_stream import RolloutConsumer
 from dppo_redis.run_store import Control, RunStore
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.weight_store import WeightStore
-from learner.authority import Authority
 from learner.leadership.keeper import Keeper
+from learner.leadership.leadership import Leadership, make_leadership
 from learner.leadership.lease import LEASE_TTL_S
 from learner.leadership.reserved_versions import ReservedVersions
 from learner.leadership.takeover import stand_by
@@ -28,7 +28,7 @@ from tests.integration.learner_side import (
     add,
     in_background,
     lead,
-    make_authority,
+    leadership_of,
     make_entry,
     make_keeper,
     publish,
@@ -63,19 +63,19 @@ class TestRestart:
         for update in range(1, 50):
             publish(first, update)
         die(client, keys)
-        second = make_authority(client, keys, stop, owner="learner-2")
-        second.restore(40, first.lineage, Books(Ledger()), {})
-        second.acquire(known_epoch=1, update=39)
+        second = leadership_of(client, keys, stop, owner="learner-2")
+        second.restore(40, first.lease.lineage, Books(Ledger()), {})
+        second.lease.acquire(known_epoch=1, update=39)
         publish(second, update=39)
         assert published(client, keys) == (2, 51)
 
     def test_versions_and_epochs_go_on_above_the_checkpoint_when_redis_is_empty(
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
-        authority = make_authority(client, keys, stop)
-        authority.restore(40, Lineage(((7, 0),)), Books(Ledger()), {})
-        authority.acquire(known_epoch=7, update=39)
-        publish(authority, update=39)
+        leadership = leadership_of(client, keys, stop)
+        leadership.restore(40, Lineage(((7, 0),)), Books(Ledger()), {})
+        leadership.lease.acquire(known_epoch=7, update=39)
+        publish(leadership, update=39)
         assert published(client, keys) == (8, 41)
 
     @pytest.mark.parametrize("ends", ["killed", "clean"])
@@ -84,36 +84,36 @@ class TestRestart:
     ) -> None:
         """The checkpoint is older than what was published last; only the directory knows."""
 
-        def start(owner: str) -> Authority:
-            used = ReservedVersions(tmp_path / "used.json")
-            authority = Authority(client, keys, make_description(SPEC), owner, stop, used=used)
-            authority.restore(4, Lineage(((1, 0),)), Books(Ledger()), {})
-            authority.acquire(known_epoch=1, update=2)
-            publish(authority, update=2)
-            return authority
+        def start(owner: str) -> Leadership:
+            reserved = ReservedVersions(tmp_path / "used.json")
+            leadership = make_leadership(client, keys, make_description(SPEC), owner, stop, reserved=reserved)
+            leadership.restore(4, Lineage(((1, 0),)), Books(Ledger()), {})
+            leadership.lease.acquire(known_epoch=1, update=2)
+            publish(leadership, update=2)
+            return leadership
 
         first = start("first")
         for update in range(3, 9):
             publish(first, update)
         if ends == "clean":
-            first.release()
+            first.lease.release()
         client.flushall()
         second = start("second")
-        assert second.epoch > first.epoch
-        assert second.version > first.version
-        assert ends == "killed" or second.version == first.version + 1
+        assert second.fence.epoch > first.fence.epoch
+        assert second.publisher.version > first.publisher.version
+        assert ends == "killed" or second.publisher.version == first.publisher.version + 1
 
     def test_no_publication_ever_repeats_or_lowers_a_version(
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         seen = []
         for life in range(5):
-            authority = make_authority(client, keys, stop, owner=f"learner-{life}")
+            leadership = leadership_of(client, keys, stop, owner=f"learner-{life}")
             if life == 3:
-                authority.restore(2, Lineage(), Books(Ledger()), {})
-            authority.acquire(known_epoch=0, update=0)
+                leadership.restore(2, Lineage(), Books(Ledger()), {})
+            leadership.lease.acquire(known_epoch=0, update=0)
             for update in range(3):
-                publish(authority, update)
+                publish(leadership, update)
                 seen.append(published(client, keys))
             die(client, keys)
         assert seen == sorted(set(seen))
@@ -123,24 +123,24 @@ class TestRestart:
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         first = lead(client, keys, stop)
-        saved = first.lineage
+        saved = first.lease.lineage
         die(client, keys)
         lead(client, keys, stop, owner="abandoned", known_epoch=1, update=3)
         die(client, keys)
-        third = make_authority(client, keys, stop, owner="learner-3")
+        third = leadership_of(client, keys, stop, owner="learner-3")
         third.restore(5, saved, Books(Ledger()), {})
-        third.acquire(known_epoch=1, update=4)
-        assert third.lineage.starts == ((1, 0), (3, 4))
-        assert third.lineage.contains(epoch=1, update=4)
-        assert not third.lineage.contains(epoch=1, update=5)
-        assert not third.lineage.contains(epoch=2, update=3)
+        third.lease.acquire(known_epoch=1, update=4)
+        assert third.lease.lineage.starts == ((1, 0), (3, 4))
+        assert third.lease.lineage.contains(epoch=1, update=4)
+        assert not third.lease.lineage.contains(epoch=1, update=5)
+        assert not third.lease.lineage.contains(epoch=2, update=3)
 
     def test_the_books_of_a_living_redis_are_taken_over_without_a_checkpoint(
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         first = lead(client, keys, stop)
         ids = add(client, keys, *[make_entry(seq=seq) for seq in (1, 2, 3)])
-        first.settle([Settlement(ids[0], Outcome.TRAINED, steps=8)])
+        first.bookkeeper.settle([Settlement(ids[0], Outcome.TRAINED, steps=8)])
         die(client, keys)
         second = lead(client, keys, stop, owner="learner-2")
         make_keeper(client, keys, second).tick()
@@ -150,12 +150,12 @@ class TestRestart:
     def test_the_books_of_a_checkpoint_outlive_an_empty_redis(
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
-        authority = make_authority(client, keys, stop)
+        leadership = leadership_of(client, keys, stop)
         books = Books(Ledger({"trained": 8, "steps:trained": 64}), last_entries_added=10)
-        authority.restore(9, Lineage(((1, 0),)), books, {"0": 4})
-        authority.acquire(known_epoch=1, update=4)
-        authority.restore_stream()
-        keeper = make_keeper(client, keys, authority)
+        leadership.restore(9, Lineage(((1, 0),)), books, {"0": 4})
+        leadership.lease.acquire(known_epoch=1, update=4)
+        leadership.bookkeeper.restore_stream()
+        keeper = make_keeper(client, keys, leadership)
         keeper.tick()
         keeper.tick()
         expected = {"trained": 8, "steps:trained": 64, "entries_before": 10, "lost": 2, "lost:reset": 2}
@@ -170,12 +170,12 @@ class TestMeeting:
     ) -> None:
         first = lead(private_client, keys, stop, owner="host-a:17")
         keeper = make_keeper(private_client, keys, first)
-        second = make_authority(private_client, keys, stop, owner="host-b:4")
+        second = leadership_of(private_client, keys, stop, owner="host-b:4")
         keeper.start()
         began = time.monotonic()
         try:
             with pytest.raises(ConfigurationError, match="host-a:17"):
-                second.acquire(known_epoch=0, update=0)
+                second.lease.acquire(known_epoch=0, update=0)
         finally:
             keeper.close()
         assert time.monotonic() - began < LEASE_TTL_S + 2
@@ -186,14 +186,14 @@ class TestMeeting:
     ) -> None:
         lead(client, keys, stop)
         client.pexpire(keys.lease, 500)  # as if killed 4.5 s ago
-        second = make_authority(client, keys, stop, owner="learner-2")
-        second.acquire(known_epoch=0, update=0)
+        second = leadership_of(client, keys, stop, owner="learner-2")
+        second.lease.acquire(known_epoch=0, update=0)
         assert client.get(keys.lease) == b"learner-2"
 
     def test_a_lease_that_was_handed_back_is_taken_at_once(
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
-        lead(client, keys, stop).release()
+        lead(client, keys, stop).lease.release()
         began = time.monotonic()
         lead(client, keys, stop, owner="learner-2")
         assert time.monotonic() - began < 1
@@ -209,9 +209,9 @@ class TestMeeting:
             wait_until(
                 lambda: waiting.done() or commands(private_client, "get") > looks + 5, 5, "it has looked"
             )
-            leader.renew()
+            leader.lease.renew()
             assert not waiting.done()
-            leader.release()
+            leader.lease.release()
             waiting.result(6)
 
     def test_a_standby_takes_over_as_soon_as_the_lease_of_a_dead_leader_has_run_out(
@@ -230,57 +230,57 @@ class TestMeeting:
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         lead(client, keys, stop)
-        second = make_authority(client, keys, stop, owner="learner-2")
-        with in_background(lambda: second.acquire(0, 0), stop) as waiting:
+        second = leadership_of(client, keys, stop, owner="learner-2")
+        with in_background(lambda: second.lease.acquire(0, 0), stop) as waiting:
             stop.request()
             assert waiting.exception(2) is not None
 
 
 class TestFencing:
     @pytest.fixture
-    def overtaken(self, client: Client, keys: RunKeys, stop: StopRequest) -> Authority:
+    def overtaken(self, client: Client, keys: RunKeys, stop: StopRequest) -> Leadership:
         """Paused for longer than its lease, while another learner took over."""
         paused = lead(client, keys, stop, owner="paused")
         die(client, keys)
         lead(client, keys, stop, owner="successor")
         return paused
 
-    def test_it_cannot_publish(self, overtaken: Authority, client: Client, keys: RunKeys) -> None:
+    def test_it_cannot_publish(self, overtaken: Leadership, client: Client, keys: RunKeys) -> None:
         before = published(client, keys)
         with pytest.raises(FencedError):
             publish(overtaken, update=9)
         assert published(client, keys) == before
 
-    def test_it_cannot_settle(self, overtaken: Authority, client: Client, keys: RunKeys) -> None:
+    def test_it_cannot_settle(self, overtaken: Leadership, client: Client, keys: RunKeys) -> None:
         (entry,) = add(client, keys, make_entry())
         with pytest.raises(FencedError):
-            overtaken.settle([Settlement(entry, Outcome.TRAINED)])
+            overtaken.bookkeeper.settle([Settlement(entry, Outcome.TRAINED)])
         assert integer(client.xlen(keys.rollouts)) == 1
-        assert overtaken.books.ledger.settled == 0
+        assert overtaken.bookkeeper.books.ledger.settled == 0
 
-    def test_it_cannot_renew_and_is_told_who_leads(self, overtaken: Authority) -> None:
+    def test_it_cannot_renew_and_is_told_who_leads(self, overtaken: Leadership) -> None:
         with pytest.raises(FencedError, match="successor"):
-            overtaken.renew()
+            overtaken.lease.renew()
 
     def test_it_does_not_take_the_successors_lease_away(
-        self, overtaken: Authority, client: Client, keys: RunKeys
+        self, overtaken: Leadership, client: Client, keys: RunKeys
     ) -> None:
-        overtaken.release()
+        overtaken.lease.release()
         assert client.get(keys.lease) == b"successor"
 
     def test_its_keeper_says_so_to_the_loop(
-        self, overtaken: Authority, client: Client, keys: RunKeys
+        self, overtaken: Leadership, client: Client, keys: RunKeys
     ) -> None:
         keeper = make_keeper(client, keys, overtaken)
         with pytest.raises(FencedError):
             keeper.start()
 
     def test_it_stays_fenced_when_the_successor_has_gone(
-        self, overtaken: Authority, client: Client, keys: RunKeys
+        self, overtaken: Leadership, client: Client, keys: RunKeys
     ) -> None:
         die(client, keys)
         with pytest.raises(FencedError):
-            overtaken.renew()
+            overtaken.lease.renew()
 
     def test_it_is_fenced_also_when_the_successor_has_a_lower_epoch(
         self, client: Client, keys: RunKeys, stop: StopRequest
@@ -303,8 +303,8 @@ class TestKeeperThread:
     def test_a_failure_of_the_keeper_reaches_the_loop(
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
-        authority = lead(client, keys, stop, owner="paused")
-        keeper = make_keeper(client, keys, authority)
+        leadership = lead(client, keys, stop, owner="paused")
+        keeper = make_keeper(client, keys, leadership)
         keeper.start()
         try:
             die(client, keys)
@@ -315,7 +315,7 @@ class TestKeeperThread:
             keeper.close()
 
     def test_the_keeper_never_ends_unnoticed(self, client: Client, keys: RunKeys, stop: StopRequest) -> None:
-        authority = lead(client, keys, stop)
+        leadership = lead(client, keys, stop)
         rounds = 0
 
         def status() -> dict[str, int]:
@@ -325,7 +325,7 @@ class TestKeeperThread:
                 raise RuntimeError("dictionary changed size during iteration")
             return {"update": 0}
 
-        keeper = make_keeper(client, keys, authority, status)
+        keeper = make_keeper(client, keys, leadership, status)
         keeper.start()
         try:
             wait_until(
@@ -339,12 +339,12 @@ class TestKeeperThread:
     def test_actors_that_report_nonsense_do_not_end_the_keeper(
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
-        authority = lead(client, keys, stop)
+        leadership = lead(client, keys, stop)
         client.zadd(keys.actors, {"not a slot": 1.0, "9" * 5000: 1.0, "3": 1.0, "4": 1.0, "5": 1.0})
         client.hset(keys.actor(3), mapping={"wait_share": "most of it", b"\xff": b"\xff"})
         client.set(keys.actor(4), "not a hash")
         client.hset(keys.actor(5), "wait_share", "inf")
-        make_keeper(client, keys, authority).tick()
+        make_keeper(client, keys, leadership).tick()
         assert version_of(client, keys) == 1
         assert hash_of(client, keys.status)["actor_wait_share"] == "0.0"
         assert Registry(client, keys).holder(3) is None
@@ -361,10 +361,10 @@ def failed(keeper: Keeper) -> Exception | None:
 def test_a_publication_waits_for_the_keeper_to_renew_a_wiped_epoch(
     client: Client, keys: RunKeys, stop: StopRequest
 ) -> None:
-    authority = lead(client, keys, stop)
+    leadership = lead(client, keys, stop)
     client.delete(keys.epoch)
-    with in_background(lambda: publish(authority, update=1), stop) as publishing:
-        authority.renew()
+    with in_background(lambda: publish(leadership, update=1), stop) as publishing:
+        leadership.lease.renew()
         publishing.result(5)
     weights = WeightStore(client, keys).fetch()
     assert weights is not None
@@ -374,12 +374,14 @@ def test_a_publication_waits_for_the_keeper_to_renew_a_wiped_epoch(
 def test_a_renewal_whose_reply_was_lost_does_not_make_a_learner_believe_that_it_was_overtaken(
     client: Client, keys: RunKeys, stop: StopRequest
 ) -> None:
-    authority = lead(client, keys, stop)
+    leadership = lead(client, keys, stop)
     client.flushall()
-    FencedWrites(client, keys).acquire(authority.owner, 60_000, authority.epoch, authority.epoch)
-    with in_background(lambda: publish(authority, update=1), stop) as publishing:
+    FencedWrites(client, keys).acquire(
+        leadership.lease.owner, 60_000, leadership.fence.epoch, leadership.fence.epoch
+    )
+    with in_background(lambda: publish(leadership, update=1), stop) as publishing:
         publishing.result(5)
-    assert authority.epoch == 2
+    assert leadership.fence.epoch == 2
     weights = WeightStore(client, keys).fetch()
     assert weights is not None
     assert (weights.epoch, weights.update) == (2, 1)
@@ -388,36 +390,39 @@ def test_a_renewal_whose_reply_was_lost_does_not_make_a_learner_believe_that_it_
 def test_a_server_that_is_emptied_while_a_learner_starts_does_not_end_it(
     client: Client, keys: RunKeys, stop: StopRequest
 ) -> None:
-    authority = make_authority(client, keys, stop)
-    consumer = RolloutConsumer(client, keys, authority.restore_stream)
-    authority.acquire(known_epoch=0, update=0)
+    leadership = leadership_of(client, keys, stop)
+    consumer = RolloutConsumer(client, keys, leadership.bookkeeper.restore_stream)
+    leadership.lease.acquire(known_epoch=0, update=0)
     client.flushall()
-    with in_background(authority.announce, stop) as announcing:
+    with in_background(leadership.publisher.announce, stop) as announcing:
         announcing.result(5)
-    authority.restore_stream()
+    leadership.bookkeeper.restore_stream()
     client.flushall()
     consumer.claim_all()
-    publish(authority, update=0)
-    renew = authority.renew
+    publish(leadership, update=0)
+    renew = leadership.lease.renew
 
     def renew_in_vain() -> None:
         renew()
         client.flushall()
 
-    authority.renew = renew_in_vain  # type: ignore[method-assign]
-    keeper = make_keeper(client, keys, authority)
+    leadership.lease.renew = renew_in_vain  # type: ignore[method-assign]
+    keeper = make_keeper(client, keys, leadership)
     keeper.start()
     keeper.close()
-    authority.renew = renew  # type: ignore[method-assign]
+    leadership.lease.renew = renew  # type: ignore[method-assign]
     keeper.tick()
-    assert version_of(client, keys) == authority.version > 1
+    assert version_of(client, keys) == leadership.publisher.version > 1
 
 
 def test_the_end_of_a_run_is_recorded_at_the_servers_memory_limit(
     client: Client, keys: RunKeys, stop: StopRequest
 ) -> None:
     """Nothing drains the stream any more, so waiting for room would never end."""
-    authority = lead(client, keys, stop)
-    with memory_limit(client), in_background(lambda: authority.end_run("target", 42), stop) as ending:
+    leadership = lead(client, keys, stop)
+    with (
+        memory_limit(client),
+        in_background(lambda: leadership.publisher.end_run("target", 42), stop) as ending,
+    ):
         ending.result(2)
     assert RunStore(client, keys).control() == Control("stop", "target", 42)
