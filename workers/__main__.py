@@ -25,6 +25,7 @@ from dppo_redis.keys import RunKeys
 from dppo_redis.logs import Rarely, configure
 from dppo_redis.redis_client import Client, Patience, TransientError, connect, translated
 from dppo_redis.registry import Registry
+from dppo_redis.renewal import Look, living_holder
 from dppo_redis.rollout import MAX_ENVIRONMENTS
 from dppo_redis.rollout_stream import RolloutProducer
 from dppo_redis.run_store import STOP, RunStore
@@ -102,17 +103,18 @@ def refuse_living_holder(registry: Registry, slot: int, patience: Patience, stop
     Raises:
         ConfigurationError: naming the holder.
     """
-    first = patience.call("look at the slot", lambda: registry.holder(slot))
-    deadline = time.monotonic() + 2.5 * BEAT_PERIOD_S
-    holder = first
-    while holder and not holder.is_dead and time.monotonic() < deadline and not stop.requested:
-        stop.sleep(0.2)
+
+    def look() -> Look:
         holder = patience.call("look at the slot", lambda: registry.holder(slot))
-        if holder and holder != first:
-            raise ConfigurationError(
-                f"slot {slot} belongs to a living actor, {holder.host}:{holder.pid}: "
-                "stop that one, or leave out --slot"
-            )
+        if holder is None:
+            return Look(None)
+        return Look(f"{holder.host}:{holder.pid}", beat=holder, is_dead=holder.is_dead)
+
+    living = living_holder(look, 2.5 * BEAT_PERIOD_S, stop)
+    if living:
+        raise ConfigurationError(
+            f"slot {slot} belongs to a living actor, {living}: stop that one, or leave out --slot"
+        )
 
 
 def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dppo_redis.errors import FencedError, LeaseHeldError, StoppedError
 from dppo_redis.fenced_writes import EpochMissingError, LeaseAnswer
 from dppo_redis.redis_client import Patience, TransientError, translated
+from dppo_redis.renewal import Answer, HolderWatch, Look
 from dppo_redis.shutdown import StopRequest
 from learner.leadership.fence import Fence
 from learner.leadership.publisher import Publisher
@@ -80,14 +81,14 @@ class Lease:
 
     def _take(self, known_epoch: Callable[[], int]) -> int:
         """Wait until it is free or has run out, and take it; returns the new epoch, above the known one."""
-        waited_s = 0.0
+        watch, waited_s = HolderWatch(LEASE_TTL_S), 0.0
         while True:
             answer = self._patience.call("take the lease", lambda: self._ask(0, known_epoch()))
             if answer.outcome == "acquired":
                 return answer.epoch
             if self._stop.requested:
                 raise StoppedError("stopped while waiting for the lease")
-            if waited_s > LEASE_TTL_S + 1:
+            if watch.judge(Look(answer.holder), waited_s) is Answer.RENEWED:
                 raise LeaseHeldError(
                     f"run {self._fence.keys.run} is led by a living learner, {answer.holder}: "
                     "stop that one, choose another --run, or wait for its end with --standby"

@@ -4,13 +4,13 @@ In the loop's thread, before there is a keeper.
 """
 
 import logging
-import math
 import time
 from collections.abc import Callable
 
 from dppo_redis.errors import LeaseHeldError, StoppedError
 from dppo_redis.logs import Rarely
 from dppo_redis.redis_client import Patience
+from dppo_redis.renewal import Answer, HolderWatch, Look
 from dppo_redis.run_store import STOP, RunStore
 from dppo_redis.shutdown import StopRequest
 from learner.checkpoint import Checkpoints, Snapshot
@@ -31,21 +31,15 @@ def stand_by(store: RunStore, patience: Patience, stop: StopRequest) -> None:
         StoppedError: the run is over, or a stop was requested.
     """
     rarely = Rarely(interval_s=60.0)
-    vacant, runs_out = 0, math.inf  # looks in a row; when the lease would
+    watch = HolderWatch(vacant_looks=_LOOKS)
     while True:
         if patience.call("read control", store.control).state == STOP:
             raise StoppedError(f"run {store.keys.run} is over")
         holder, left_ms = patience.call("look at the lease", store.lease)
-        if holder:
-            vacant = 0
-            if left_ms:  # else it went between the two questions
-                runs_out = time.monotonic() + left_ms / 1000
-            if rarely.due():
-                _log.info("standing by: run %s is led by %s", store.keys.run, holder)
-        else:
-            vacant += 1
-            if vacant == _LOOKS or time.monotonic() >= runs_out:
-                return
+        if watch.judge(Look(holder or None, left_ms / 1000), time.monotonic()) is Answer.ENDED:
+            return
+        if holder and rarely.due():
+            _log.info("standing by: run %s is led by %s", store.keys.run, holder)
         stop.sleep(_POLL_S)
         if stop.requested:
             raise StoppedError("stopped while standing by")
