@@ -191,12 +191,15 @@ def _without(name: str, *guards: tuple[str, str]) -> str:
     return text
 
 
-def _no_settle_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+Unused = set[str]  # mutants that have not been in the place of what they replace; it empties as they are
+
+
+def _no_settle_guard(monkeypatch: pytest.MonkeyPatch) -> Unused:
     text = _without("settle", ("if removed == 1 then", "if true then"))
-    _replace_scripts(monkeypatch, {"settle": text})
+    return _replace_scripts(monkeypatch, {"settle": text})
 
 
-def _no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_fence(monkeypatch: pytest.MonkeyPatch) -> Unused:
     fence = ("if epoch ~= ARGV[1] then", "if false then")
     texts = {name: _without(name, fence) for name in ("publish", "settle", "write")}
     texts["acquire"] = _without(
@@ -205,20 +208,40 @@ def _no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
         ("if mine > 0 and epoch > mine then", "if false then"),
         ("if mine > 0 and epoch == mine then", "if mine > 0 then"),
     )
-    _replace_scripts(monkeypatch, texts)
+    return _replace_scripts(monkeypatch, texts)
 
 
-def _replace_scripts(monkeypatch: pytest.MonkeyPatch, texts: dict[str, str]) -> None:
-    sound = scripts.source
-    monkeypatch.setattr("dppo_redis.fenced_writes.source", lambda name: texts.get(name) or sound(name))
+def _replace_scripts(monkeypatch: pytest.MonkeyPatch, texts: dict[str, str]) -> Unused:
+    sound, unused = scripts.source, set(texts)
+
+    def source(name: str) -> str:
+        unused.discard(name)
+        return texts.get(name) or sound(name)
+
+    monkeypatch.setattr("dppo_redis.fenced_writes.source", source)
+    return unused
 
 
-def _no_duplicate_mark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Marks, "is_duplicate", lambda *_: False)
+def _no_duplicate_mark(monkeypatch: pytest.MonkeyPatch) -> Unused:
+    unused = {"is_duplicate"}
+
+    def is_duplicate(*_: Any) -> bool:
+        unused.discard("is_duplicate")
+        return False
+
+    monkeypatch.setattr(Marks, "is_duplicate", is_duplicate)
+    return unused
 
 
-def _no_staleness_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learner.intake.judge", lambda *_, **__: Verdict.FRESH)
+def _no_staleness_check(monkeypatch: pytest.MonkeyPatch) -> Unused:
+    unused = {"judge"}
+
+    def judge(*_: Any, **__: Any) -> Verdict:
+        unused.discard("judge")
+        return Verdict.FRESH
+
+    monkeypatch.setattr("learner.intake.judge", judge)
+    return unused
 
 
 @pytest.mark.parametrize(
@@ -234,8 +257,9 @@ def test_without_a_guard_the_checker_names_what_went_wrong(
     private_server: RedisServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    mutate: Callable[[pytest.MonkeyPatch], None],
+    mutate: Callable[[pytest.MonkeyPatch], Unused],
     sentence: str,
 ) -> None:
-    mutate(monkeypatch)
+    unused = mutate(monkeypatch)
     assert re.search(sentence, "\n".join(verdict_of_an_attack(private_server, tmp_path)))
+    assert unused == set(), "a mutant that nothing uses proves nothing"

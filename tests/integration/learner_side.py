@@ -73,6 +73,11 @@ def publish(leadership: Leadership, update: int = 0, spec: Spec = SPEC) -> None:
     )
 
 
+def die(client: Client, keys: RunKeys) -> None:
+    """What is left of a killed learner once its lease has run out."""
+    client.delete(keys.lease)
+
+
 def make_keeper(
     client: Client, keys: RunKeys, leadership: Leadership, status: Callable[[], dict[str, Any]] | None = None
 ) -> Keeper:
