@@ -1,6 +1,6 @@
 """The learner's writes: five scripts, each of which checks the fencing token first.
 
-One caller at a time: `learner/authority.py` holds a lock around all of it.
+One caller at a time: `learner/leadership/fence.py` has the lock that is held around all of it.
 """
 
 from collections.abc import Mapping, Sequence

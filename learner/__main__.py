@@ -29,17 +29,17 @@ from dppo_redis.run_files import RunFiles
 from dppo_redis.run_plan import RunPlan, plan
 from dppo_redis.run_store import RunStore
 from dppo_redis.shutdown import StopRequest, run_service
-from learner.authority import Authority
 from learner.batch_rule import BatchRule, ElasticBatch, LockStepBatch
 from learner.build import build_ppo, check_size, make_checkpoints
 from learner.intake import Intake
-from learner.keeper import Keeper
+from learner.leadership.keeper import Keeper
+from learner.leadership.leadership import make_leadership
+from learner.leadership.reserved_versions import ReservedVersions
+from learner.leadership.takeover import stand_by, take_over
 from learner.loop import Learner
 from learner.metrics import MetricsFiles
 from learner.progress import Progress
-from learner.takeover import stand_by, take_over
 from learner.training import Training
-from learner.used import UsedFile
 from learner.warm_start import warm_start
 
 
@@ -81,7 +81,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     keeper_client = connect(url, f"dppo-keeper-{options.run}")
     keys = RunKeys(options.run)
     keeper = Keeper(
-        learner.authority,
+        learner.leadership,
         Registry(keeper_client, keys),
         lambda: learner.report,
         planned.derived.rollouts_per_update,
@@ -97,7 +97,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         learner.save()
         learner.hand_back(keeper)
     except FencedError:
-        learner.history.write("fenced", epoch=learner.authority.epoch)
+        learner.history.write("fenced", epoch=learner.leadership.fence.epoch)
         raise
     finally:
         keeper.close()
@@ -117,22 +117,22 @@ def _build(options: LearnerOptions, planned: RunPlan, client: Client, stop: Stop
     checkpoints = make_checkpoints(config, description, options.run, options.run_dir)
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     history = History(options.history, "learner")
-    used = UsedFile(files.used)
-    authority = Authority(client, keys, description, owner, stop, history, used)
+    reserved = ReservedVersions(files.used)
+    leadership = make_leadership(client, keys, description, owner, stop, history, reserved)
     if warning := patience.call("look at the server", lambda: eviction_warning(client)):
         logging.getLogger("dppo").warning("%s", warning)
     wait = partial(stand_by, store, patience, stop) if options.standby else None
-    snapshot = take_over(authority, checkpoints, ppo, wait)
+    snapshot = take_over(leadership, checkpoints, ppo, wait)
     if snapshot is None and config.init_from is not None:
         warm_start(ppo, Path(config.init_from))
     progress = snapshot.progress if snapshot else Progress()
     if snapshot:
         history.write("resumed", update=progress.update, epoch=snapshot.epoch, version=snapshot.version)
-    consumer = RolloutConsumer(client, keys, authority.restore_stream)
+    consumer = RolloutConsumer(client, keys, leadership.bookkeeper.restore_stream)
     intake = Intake(
         consumer,
         description.spec,
-        authority.settle,
+        leadership.bookkeeper.settle,
         partial(_quarantine, store, patience),
         _batch_rule(planned),
         config.staleness_limit,
@@ -140,8 +140,8 @@ def _build(options: LearnerOptions, planned: RunPlan, client: Client, stop: Stop
     )
     if snapshot:
         intake.marks = snapshot.marks
-    authority.announce()
-    patience.call("prepare the stream", authority.restore_stream)
+    leadership.publisher.announce()
+    patience.call("prepare the stream", leadership.bookkeeper.restore_stream)
     patience.call("take over pending rollouts", consumer.claim_all)
     return Learner(
         config=config,
@@ -149,7 +149,7 @@ def _build(options: LearnerOptions, planned: RunPlan, client: Client, stop: Stop
             config, ppo, progress, lock_step, MetricsFiles(options.run_dir, progress.update), checkpoints
         ),
         lock_step=lock_step,
-        authority=authority,
+        leadership=leadership,
         intake=intake,
         store=store,
         patience=patience,

@@ -20,11 +20,11 @@ from dppo_redis.reports import LearnerStatus, UpdateRecord
 from dppo_redis.run_store import PAUSE, RUN, STOP, RunStore
 from dppo_redis.shutdown import StopRequest
 from learner.asking import Asking
-from learner.authority import Authority
 from learner.checkpoint import Snapshot
 from learner.goal import Finished
 from learner.intake import Accepted, Intake
-from learner.keeper import Keeper
+from learner.leadership.keeper import Keeper
+from learner.leadership.leadership import Leadership
 from learner.status_report import status_of
 from learner.training import Training
 
@@ -38,7 +38,7 @@ class Learner:
     config: RunConfig
     training: Training
     lock_step: LockStep | None  # None: asynchronous
-    authority: Authority
+    leadership: Leadership
     intake: Intake
     store: RunStore
     patience: Patience
@@ -69,10 +69,10 @@ class Learner:
                 self._train(batch)
             elif self.asking and self.asking.is_due(self.training.progress.update, self.intake.slots):
                 self.publish()
-            self.training.judge(self.authority.env_steps)
+            self.training.judge(self.leadership.bookkeeper.env_steps)
             if batch is not None and self.training.is_due_to_save():
                 self.save()
-            if self.authority.epoch != self.saved_epoch:
+            if self.leadership.fence.epoch != self.saved_epoch:
                 self.save()  # or a successor on an empty server would take the same epoch again
         if self.training.finished is not None:
             self._finish(self.training.finished)
@@ -101,7 +101,7 @@ class Learner:
         started = time.monotonic()
         try:
             with translated():
-                batch = self.intake.poll(self.training.progress.update, lambda: self.authority.lineage)
+                batch = self.intake.poll(self.training.progress.update, lambda: self.leadership.lease.lineage)
         except TransientError as error:
             if self.rarely.due():
                 _log.warning("waiting for Redis: %s", error)
@@ -119,15 +119,15 @@ class Learner:
         trained = self.training.train([a.rollout for a in accepted], staleness, self.waited_s)
         self.waited_s = 0.0
         self._remember(accepted, update)
-        env_steps = self.authority.env_steps + trained.steps
+        env_steps = self.leadership.bookkeeper.env_steps + trained.steps
         if self.training.progress.update % self.config.publish_every == 0:
             self.publish(env_steps)
-        self.authority.settle(
+        self.leadership.bookkeeper.settle(
             [Settlement(a.entry_id, Outcome.TRAINED, steps=a.header.steps) for a in accepted]
         )
         self.intake.settled(accepted)
         record = self.training.record(
-            trained, env_steps=self.authority.env_steps, version=self.authority.version
+            trained, env_steps=self.leadership.bookkeeper.env_steps, version=self.leadership.publisher.version
         )
         self.report = self._report()
         self._append(record)
@@ -146,11 +146,11 @@ class Learner:
     def publish(self, env_steps: int | None = None) -> None:
         """Publish the present weights."""
         progress = self.training.progress
-        self.authority.publish(
+        self.leadership.publisher.publish(
             self.training.ppo.acting_arrays(),
             progress.update,
             progress.trained_steps,
-            self.authority.env_steps if env_steps is None else env_steps,
+            self.leadership.bookkeeper.env_steps if env_steps is None else env_steps,
         )
         self.published_update = progress.update
         if self.asking is not None:
@@ -158,24 +158,24 @@ class Learner:
 
     def _signs_of_loss(self) -> int:
         """How often something has shown that rollouts may be lost."""
-        authority = self.authority
-        return authority.books.ledger.of(Outcome.LOST) + authority.streams_made + self.intake.damaged
+        bookkeeper = self.leadership.bookkeeper
+        return bookkeeper.books.ledger.of(Outcome.LOST) + bookkeeper.streams_made + self.intake.damaged
 
     def save(self) -> None:
         """Write a checkpoint, and the milestone owed; a full disk is reported and tried again later."""
         self.training.advance_clock()
         snapshot = Snapshot(
             progress=self.training.progress,
-            epoch=self.authority.epoch,
-            version=self.authority.version,
-            lineage=self.authority.lineage,
+            epoch=self.leadership.fence.epoch,
+            version=self.leadership.publisher.version,
+            lineage=self.leadership.lease.lineage,
             marks=self.intake.marks_of_settled(),
-            books=self.authority.books,
-            actor_boots=self.authority.boots,
+            books=self.leadership.bookkeeper.books,
+            actor_boots=self.leadership.publisher.boots,
         )
         self.saved_epoch = snapshot.epoch
         try:
-            self.training.save(snapshot, self.authority.confirm)
+            self.training.save(snapshot, self.leadership.lease.confirm)
             self.history.write("saved", update=snapshot.progress.update, epoch=snapshot.epoch)
         except CheckpointError as error:
             _log.error("%s; training goes on, saving is tried again", error)
@@ -188,7 +188,7 @@ class Learner:
         self.report = self._report()
         if self.published_update != progress.update:
             self.publish()
-        self.authority.end_run(finished.reason, finished.target_step)
+        self.leadership.publisher.end_run(finished.reason, finished.target_step)
 
     def _report(self) -> LearnerStatus:
         """What the loop has done so far."""
@@ -200,6 +200,6 @@ class Learner:
         try:
             with translated():
                 keeper.tick()
-                self.authority.release()
+                self.leadership.lease.release()
         except TransientError as error:
             _log.warning("left without handing the lease back: %s", error)

@@ -1,13 +1,13 @@
 """A Redis that runs already: is it there, is it fit, is the run's name free, and whose keys are they?"""
 
 import logging
-import time
 from collections.abc import Callable
 
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.keys import RunKeys
 from dppo_redis.redis_address import redact
 from dppo_redis.redis_client import INTERACTIVE_PATIENCE_S, Patience, connect
+from dppo_redis.renewal import Look, living_holder
 from dppo_redis.run_store import STOP, RunStore
 from dppo_redis.shutdown import StopRequest
 from ops.broker import check_server
@@ -67,15 +67,12 @@ def leave_shared(store: RunStore, *, failed: bool) -> None:
 
 def living_leader(look: Callable[[], tuple[str, int]], stop: StopRequest) -> str:
     """Who renews the lease while we look at (holder, milliseconds left); empty where nobody does."""
-    holder, left_ms = look()
-    deadline = time.monotonic() + _LEASE_CHECK_S
-    while holder and time.monotonic() < deadline and not stop.requested:
-        stop.sleep(0.2)
-        now_holder, now_left_ms = look()
-        if now_holder and now_left_ms > left_ms:
-            return now_holder
-        left_ms = min(left_ms, now_left_ms)
-    return ""
+
+    def seen() -> Look:
+        holder, left_ms = look()
+        return Look(holder or None, left_ms / 1000)
+
+    return living_holder(seen, _LEASE_CHECK_S, stop, changes_hands=True) or ""
 
 
 def _refuse_living_learner(store: RunStore, patience: Patience, stop: StopRequest) -> None:

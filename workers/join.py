@@ -1,13 +1,13 @@
 """Before a process joins a run: the description to wait for, the environment and the slot to check."""
 
 import logging
-import time
 
 from dppo_redis.errors import ConfigurationError, DamagedSpecError
 from dppo_redis.inspect_environment import inspect
 from dppo_redis.logs import Rarely
 from dppo_redis.redis_client import Patience
 from dppo_redis.registry import Registry
+from dppo_redis.renewal import Look, living_holder
 from dppo_redis.run_store import RunStore
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import RunDescription, Spec
@@ -60,14 +60,15 @@ def refuse_living_holder(registry: Registry, slot: int, patience: Patience, stop
     Raises:
         ConfigurationError: naming the holder.
     """
-    first = patience.call("look at the slot", lambda: registry.holder(slot))
-    deadline = time.monotonic() + 2.5 * BEAT_PERIOD_S
-    holder = first
-    while holder and not holder.is_dead and time.monotonic() < deadline and not stop.requested:
-        stop.sleep(0.2)
+
+    def look() -> Look:
         holder = patience.call("look at the slot", lambda: registry.holder(slot))
-        if holder and holder != first:
-            raise ConfigurationError(
-                f"slot {slot} belongs to a living actor, {holder.host}:{holder.pid}: "
-                "stop that one, or leave out --slot"
-            )
+        if holder is None:
+            return Look(None)
+        return Look(f"{holder.host}:{holder.pid}", beat=holder, is_dead=holder.is_dead)
+
+    living = living_holder(look, 2.5 * BEAT_PERIOD_S, stop)
+    if living:
+        raise ConfigurationError(
+            f"slot {slot} belongs to a living actor, {living}: stop that one, or leave out --slot"
+        )

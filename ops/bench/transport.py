@@ -33,11 +33,11 @@ from dppo_redis.rollout_stream import RolloutConsumer, RolloutProducer
 from dppo_redis.run_plan import RunPlan, plan
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.wire import checksum, encode_rollout
-from learner.authority import Authority
 from learner.batch_rule import ElasticBatch
 from learner.build import build_ppo
 from learner.intake import Intake
-from learner.keeper import Keeper
+from learner.leadership.keeper import Keeper
+from learner.leadership.leadership import make_leadership
 from ops.bench.hostile import configuration, make_rollout
 from ops.broker import embedded
 
@@ -118,25 +118,25 @@ def consume(client: Client, keys: RunKeys) -> "Cost":
     """What all of them took; the learner's own parts, training left out."""
     planned, stop = _plan(), StopRequest()
     description, rows = planned.description, planned.derived.rollout_rows
-    authority = Authority(client, keys, description, "bench", stop)
-    authority.acquire(0, 0)
-    authority.heal()
-    authority.restore_stream()
-    authority.publish(build_ppo(planned.config, description, 1).acting_arrays(), 0, 0, 0)
-    consumer = RolloutConsumer(client, keys, authority.restore_stream)
+    leadership = make_leadership(client, keys, description, "bench", stop)
+    leadership.lease.acquire(0, 0)
+    leadership.publisher.heal()
+    leadership.bookkeeper.restore_stream()
+    leadership.publisher.publish(build_ppo(planned.config, description, 1).acting_arrays(), 0, 0, 0)
+    consumer = RolloutConsumer(client, keys, leadership.bookkeeper.restore_stream)
     rule = ElasticBatch(BATCH * rows, rows)
-    intake = Intake(consumer, description.spec, authority.settle, lambda *_: None, rule, 4)
+    intake = Intake(consumer, description.spec, leadership.bookkeeper.settle, lambda *_: None, rule, 4)
     keeper_client = connect(_url_of(client), "bench-keeper")
     report = from_fields(LearnerStatus, {})
-    keeper = Keeper(authority, Registry(keeper_client, keys), lambda: report, _HIGH // 2, 4, 1, PRODUCERS)
+    keeper = Keeper(leadership, Registry(keeper_client, keys), lambda: report, _HIGH // 2, 4, 1, PRODUCERS)
     keeper.start()
     try:
         with producers(client, "ours") as cost:
             taken = 0
             while taken < ROLLOUTS:
                 keeper.check()
-                batch = intake.poll(0, lambda: authority.lineage) or []
-                authority.settle(
+                batch = intake.poll(0, lambda: leadership.lease.lineage) or []
+                leadership.bookkeeper.settle(
                     [Settlement(a.entry_id, Outcome.TRAINED, steps=a.header.steps) for a in batch]
                 )
                 intake.settled(batch)
@@ -144,7 +144,8 @@ def consume(client: Client, keys: RunKeys) -> "Cost":
         return cost
     finally:
         keeper.close()
-        assert authority.books.ledger.counts["trained"] == authority.books.ledger.settled == ROLLOUTS
+        ledger = leadership.bookkeeper.books.ledger
+        assert ledger.counts["trained"] == ledger.settled == ROLLOUTS
 
 
 def _url_of(client: Client) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from dppo_redis.keys import GROUP
-from learner.lease import LEASE_TTL_S
+from learner.leadership.lease import LEASE_TTL_S
 from tests.chaos.fleet import Fleet, signal_process, stopped, wait_for
 from tests.chaos.poison import poisoned
 from tests.chaos.proxy import Weather

@@ -29,7 +29,7 @@ from dppo_redis.run_store import RunStore
 from dppo_redis.sequence_numbers import Marks
 from dppo_redis.shutdown import StopRequest
 from learner.__main__ import _serve
-from learner.authority import Authority
+from learner.leadership.leadership import Leadership, make_leadership
 from learner.staleness import Verdict
 from tests.chaos.checker import check
 from tests.chaos.proxy import Proxy
@@ -107,32 +107,32 @@ class Attack:
         self.add(entry)
         self.go_on()
 
-    def another_learner_takes_over(self) -> Authority:
+    def another_learner_takes_over(self) -> Leadership:
         """As if this one's lease had run out unnoticed; it must not get a word in any more."""
         history = History(self.directory / "second.jsonl", "learner")
-        second = Authority(self.client, self.keys, DESCRIPTION, "second", self.stop, history)
+        second = make_leadership(self.client, self.keys, DESCRIPTION, "second", self.stop, history)
         pipeline = self.client.pipeline()
         pipeline.delete(self.keys.lease)
         pipeline.incr(self.keys.epoch)
         epoch = pipeline.execute()[1]
-        second.acquire(known_epoch=epoch, update=self.update)
+        second.lease.acquire(known_epoch=epoch, update=self.update)
         arrays = make_model(DESCRIPTION.spec).acting_arrays()
-        second.publish(arrays, self.update, trained_steps=0, env_steps=0)
+        second.publisher.publish(arrays, self.update, trained_steps=0, env_steps=0)
         return second
 
-    def comes_to_rest(self, second: Authority) -> None:
+    def comes_to_rest(self, second: Leadership) -> None:
         """Give the first learner the time to do harm; then end everything and write down the books."""
         target = self.update + 3
         wait_until(lambda: self.learner.done() or self.update >= target, DEADLINE_S, "the first one ends")
         self.stop.request()
         self.actor.exception(DEADLINE_S)
         assert isinstance(self.learner.exception(DEADLINE_S), FencedError | None)
-        balance = second.audit()
+        balance = second.bookkeeper.audit()
         entries = [
             (entry_id, fields[b"boot"], fields[b"seq"])
             for entry_id, fields in cast(Any, self.client.xrange(self.keys.rollouts))
         ]
-        ledger = {outcome.value: second.books.ledger.of(outcome) for outcome in Outcome}
+        ledger = {outcome.value: second.bookkeeper.books.ledger.of(outcome) for outcome in Outcome}
         self.history.write(
             "final", ledger=ledger, entries=entries, entries_added=balance.entries_added,
             backlog=balance.backlog, imbalance=balance.imbalance,
@@ -191,12 +191,15 @@ def _without(name: str, *guards: tuple[str, str]) -> str:
     return text
 
 
-def _no_settle_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+Unused = set[str]  # mutants that have not been in the place of what they replace; it empties as they are
+
+
+def _no_settle_guard(monkeypatch: pytest.MonkeyPatch) -> Unused:
     text = _without("settle", ("if removed == 1 then", "if true then"))
-    _replace_scripts(monkeypatch, {"settle": text})
+    return _replace_scripts(monkeypatch, {"settle": text})
 
 
-def _no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_fence(monkeypatch: pytest.MonkeyPatch) -> Unused:
     fence = ("if epoch ~= ARGV[1] then", "if false then")
     texts = {name: _without(name, fence) for name in ("publish", "settle", "write")}
     texts["acquire"] = _without(
@@ -205,20 +208,40 @@ def _no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
         ("if mine > 0 and epoch > mine then", "if false then"),
         ("if mine > 0 and epoch == mine then", "if mine > 0 then"),
     )
-    _replace_scripts(monkeypatch, texts)
+    return _replace_scripts(monkeypatch, texts)
 
 
-def _replace_scripts(monkeypatch: pytest.MonkeyPatch, texts: dict[str, str]) -> None:
-    sound = scripts.source
-    monkeypatch.setattr("dppo_redis.fenced_writes.source", lambda name: texts.get(name) or sound(name))
+def _replace_scripts(monkeypatch: pytest.MonkeyPatch, texts: dict[str, str]) -> Unused:
+    sound, unused = scripts.source, set(texts)
+
+    def source(name: str) -> str:
+        unused.discard(name)
+        return texts.get(name) or sound(name)
+
+    monkeypatch.setattr("dppo_redis.fenced_writes.source", source)
+    return unused
 
 
-def _no_duplicate_mark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Marks, "is_duplicate", lambda *_: False)
+def _no_duplicate_mark(monkeypatch: pytest.MonkeyPatch) -> Unused:
+    unused = {"is_duplicate"}
+
+    def is_duplicate(*_: Any) -> bool:
+        unused.discard("is_duplicate")
+        return False
+
+    monkeypatch.setattr(Marks, "is_duplicate", is_duplicate)
+    return unused
 
 
-def _no_staleness_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learner.intake.judge", lambda *_, **__: Verdict.FRESH)
+def _no_staleness_check(monkeypatch: pytest.MonkeyPatch) -> Unused:
+    unused = {"judge"}
+
+    def judge(*_: Any, **__: Any) -> Verdict:
+        unused.discard("judge")
+        return Verdict.FRESH
+
+    monkeypatch.setattr("learner.intake.judge", judge)
+    return unused
 
 
 @pytest.mark.parametrize(
@@ -234,8 +257,9 @@ def test_without_a_guard_the_checker_names_what_went_wrong(
     private_server: RedisServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    mutate: Callable[[pytest.MonkeyPatch], None],
+    mutate: Callable[[pytest.MonkeyPatch], Unused],
     sentence: str,
 ) -> None:
-    mutate(monkeypatch)
+    unused = mutate(monkeypatch)
     assert re.search(sentence, "\n".join(verdict_of_an_attack(private_server, tmp_path)))
+    assert unused == set(), "a mutant that nothing uses proves nothing"

@@ -14,8 +14,8 @@ from dppo_redis.keys import RunKeys
 from dppo_redis.redis_client import connect
 from dppo_redis.run_store import RunStore
 from dppo_redis.shutdown import StopRequest
-from learner import lease
-from learner.authority import Authority
+from learner.leadership import lease
+from learner.leadership.leadership import make_leadership
 from tests.lives import lives
 
 _WEIGHTS = 2**16  # so many bytes that a kill often falls into their sending
@@ -34,12 +34,12 @@ def main() -> None:
 
     def publish(life: int, tell: int) -> None:
         client = connect(url, "publisher")
-        leader = Authority(client, keys, description, str(os.getpid()), StopRequest())
-        leader.acquire(known_epoch=0, update=0)
+        leader = make_leadership(client, keys, description, str(os.getpid()), StopRequest())
+        leader.lease.acquire(known_epoch=0, update=0)
         os.write(tell, b"!")
         for number in count(life * _MOST_OF_ONE_LIFE):
             arrays = {"policy.weight": np.full(_WEIGHTS, number, np.float32)}
-            leader.publish(arrays, number, trained_steps=0, env_steps=0)
+            leader.publisher.publish(arrays, number, trained_steps=0, env_steps=0)
 
     for _ in lives(publish, kills, _LONGEST_LIFE_S):
         pass

@@ -18,10 +18,10 @@ from dppo_redis.run_store import RunStore
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import RunDescription, Spec
 from dppo_redis.wire import checksum, encode_rollout
-from learner.authority import Authority
 from learner.batch_rule import ElasticBatch
 from learner.intake import Accepted, Intake
-from learner.keeper import Keeper
+from learner.leadership.keeper import Keeper
+from learner.leadership.leadership import Leadership, make_leadership
 from tests.factories import make_description, make_header, make_model, make_rollout, make_spec
 
 SPEC = make_spec()
@@ -47,37 +47,44 @@ def add(client: Client, keys: RunKeys, *entries: dict[Any, Any]) -> list[bytes]:
     return [cast(bytes, client.xadd(keys.rollouts, entry)) for entry in entries]
 
 
-def make_authority(
+def leadership_of(
     client: Client,
     keys: RunKeys,
     stop: StopRequest,
     *,
     owner: str = "learner-1",
     description: RunDescription | None = None,
-) -> Authority:
-    return Authority(client, keys, description or make_description(SPEC), owner, stop)
+) -> Leadership:
+    return make_leadership(client, keys, description or make_description(SPEC), owner, stop)
 
 
 def lead(
     client: Client, keys: RunKeys, stop: StopRequest, *, known_epoch: int = 0, update: int = 0, **who: Any
-) -> Authority:
-    """An authority that holds the lease, with its stream, and has published once."""
-    authority = make_authority(client, keys, stop, **who)
-    authority.acquire(known_epoch, update)
-    authority.restore_stream()
-    publish(authority, update=update)
-    return authority
+) -> Leadership:
+    """A leadership that holds the lease, with its stream, and has published once."""
+    leadership = leadership_of(client, keys, stop, **who)
+    leadership.lease.acquire(known_epoch, update)
+    leadership.bookkeeper.restore_stream()
+    publish(leadership, update=update)
+    return leadership
 
 
-def publish(authority: Authority, update: int = 0, spec: Spec = SPEC) -> None:
-    authority.publish(make_model(spec, seed=update).acting_arrays(), update, trained_steps=0, env_steps=0)
+def publish(leadership: Leadership, update: int = 0, spec: Spec = SPEC) -> None:
+    leadership.publisher.publish(
+        make_model(spec, seed=update).acting_arrays(), update, trained_steps=0, env_steps=0
+    )
+
+
+def die(client: Client, keys: RunKeys) -> None:
+    """What is left of a killed learner once its lease has run out."""
+    client.delete(keys.lease)
 
 
 def make_keeper(
-    client: Client, keys: RunKeys, authority: Authority, status: Callable[[], LearnerStatus] | None = None
+    client: Client, keys: RunKeys, leadership: Leadership, status: Callable[[], LearnerStatus] | None = None
 ) -> Keeper:
     return Keeper(
-        authority,
+        leadership,
         Registry(client, keys),
         status or (lambda: from_fields(LearnerStatus, {})),
         rollouts_per_update=2,
@@ -92,39 +99,41 @@ class Reader:
     """An intake on a real stream, and what reached the quarantine."""
 
     intake: Intake
-    authority: Authority
+    leadership: Leadership
     consumer: RolloutConsumer
 
     def poll(self, update: int = 0) -> list[Accepted] | None:
-        return self.intake.poll(update, lambda: self.authority.lineage)
+        return self.intake.poll(update, lambda: self.leadership.lease.lineage)
 
     def poll_until(self, settled: int, update: int = 0, most: int = 50) -> list[Accepted]:
         """Poll until `settled` rollouts have an outcome or are in the batch; the batch."""
         batch: list[Accepted] = []
         for _ in range(most):
             batch += self.poll(update) or []
-            if self.authority.books.ledger.settled + len(batch) >= settled:
+            if self.leadership.bookkeeper.books.ledger.settled + len(batch) >= settled:
                 return batch
-        raise AssertionError(f"{len(batch)} accepted, ledger {self.authority.books.ledger.counts}")
+        raise AssertionError(
+            f"{len(batch)} accepted, ledger {self.leadership.bookkeeper.books.ledger.counts}"
+        )
 
 
 def make_reader(
     client: Client,
     keys: RunKeys,
-    authority: Authority,
+    leadership: Leadership,
     *,
     batch_steps: int = 2 * STEPS,
     max_staleness: int = 4,
 ) -> Reader:
-    consumer = RolloutConsumer(client, keys, authority.restore_stream)
+    consumer = RolloutConsumer(client, keys, leadership.bookkeeper.restore_stream)
     store = RunStore(client, keys)
 
     def quarantine(entry: Entry, error: WireError) -> None:
         store.quarantine(entry.id, error.reason, str(error), entry.fields)
 
     rule = ElasticBatch(batch_steps, STEPS)
-    intake = Intake(consumer, SPEC, authority.settle, quarantine, rule, max_staleness)
-    return Reader(intake, authority, consumer)
+    intake = Intake(consumer, SPEC, leadership.bookkeeper.settle, quarantine, rule, max_staleness)
+    return Reader(intake, leadership, consumer)
 
 
 def seqs(batch: Sequence[Accepted]) -> list[int]:

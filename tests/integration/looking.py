@@ -25,6 +25,12 @@ def lengths_of(client: Client, key: str) -> dict[str, int]:
     return {name.decode(): len(value) for name, value in stored.items()}
 
 
+def published(client: Client, keys: RunKeys) -> tuple[int, int]:
+    """Epoch and version of the weights."""
+    stored = hash_of(client, keys.weights, but="blob")
+    return int(stored["epoch"]), int(stored["version"])
+
+
 def ledger_of(client: Client, keys: RunKeys) -> dict[str, int]:
     """The books as Redis holds them."""
     return {name: int(count) for name, count in hash_of(client, keys.ledger).items()}

@@ -307,8 +307,8 @@ def test_what_the_rights_of_an_actor_cannot_prevent_shows_in_the_books(
     with opened(guarded.url(ADMIN)) as admin, opened(guarded.url(Role.ACTOR)) as actor:
         admin.flushall()
         with opened(guarded.url(Role.LEARNER)) as learner:
-            authority = lead(learner, keys, stop)
-            keeper = make_keeper(learner, keys, authority)
+            leadership = lead(learner, keys, stop)
+            keeper = make_keeper(learner, keys, leadership)
             push(actor, keys, 5)
             keeper.tick()
             actor.xadd(keys.rollouts, make_entry(), maxlen=1, approximate=False, nomkstream=True)

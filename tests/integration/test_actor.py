@@ -16,22 +16,22 @@ from dppo_redis.rollout_stream import Entry, parse_header
 from dppo_redis.run_store import PAUSE, RUN, STOP, RunStore
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.wire import decode_rollout
-from learner.authority import Authority
+from learner.leadership.leadership import Leadership
 from tests.conftest import RedisServer, memory_limit, opened, wait_until
 from tests.factories import make_description, make_model, make_spec, make_weights
 from tests.integration.actor_side import SLOT, environments_of, running_actor
-from tests.integration.learner_side import SPEC, STEPS, lead, make_authority, make_keeper, publish
+from tests.integration.learner_side import SPEC, STEPS, lead, leadership_of, make_keeper, publish
 from tests.integration.looking import commands, hash_of, integer
 
 FAULTS = "tests.envs:"
 
 
 @pytest.fixture
-def authority(client: Client, keys: RunKeys, stop: StopRequest) -> Authority:
+def leadership(client: Client, keys: RunKeys, stop: StopRequest) -> Leadership:
     """A learner that has published, and lets actors push as much as they like."""
-    authority = lead(client, keys, stop)
+    leadership = lead(client, keys, stop)
     allow(client, keys, 10**6)
-    return authority
+    return leadership
 
 
 def allow(client: Client, keys: RunKeys, backlog_high: int) -> None:
@@ -55,7 +55,7 @@ def report(client: Client, keys: RunKeys) -> dict[str, str]:
     return hash_of(client, keys.actor(SLOT))
 
 
-@pytest.mark.usefixtures("authority")
+@pytest.mark.usefixtures("leadership")
 class TestPacing:
     def test_an_actor_waits_while_the_backlog_is_high(
         self, redis_server: RedisServer, client: Client, keys: RunKeys
@@ -77,13 +77,13 @@ class TestPacing:
             assert backlog(client, keys) == 3
 
     def test_after_waiting_it_samples_with_the_newest_weights(
-        self, redis_server: RedisServer, client: Client, keys: RunKeys, authority: Authority
+        self, redis_server: RedisServer, client: Client, keys: RunKeys, leadership: Leadership
     ) -> None:
         allow(client, keys, 1)
         with running_actor(redis_server.url, keys) as running:
             running.wait_until_it_waits()
             for update in range(1, 6):
-                publish(authority, update)
+                publish(leadership, update)
             allow(client, keys, 2)
             running.wait_for_pushes(1)
             assert updates(client, keys) == [0, 5]
@@ -158,11 +158,11 @@ class TestWeights:
             running.wait_for_pushes(1)
 
     def test_each_rollout_is_sampled_with_one_publication_the_one_it_names(
-        self, redis_server: RedisServer, client: Client, keys: RunKeys, authority: Authority
+        self, redis_server: RedisServer, client: Client, keys: RunKeys, leadership: Leadership
     ) -> None:
         with running_actor(redis_server.url, keys) as running:
             for update in range(1, 30):
-                publish(authority, update)
+                publish(leadership, update)
                 running.wait_for_pushes(1)
         seen = set()
         for entry in entries(client, keys):
@@ -180,9 +180,9 @@ class TestWeights:
         client: Client,
         keys: RunKeys,
         stop: StopRequest,
-        authority: Authority,
+        leadership: Leadership,
     ) -> None:
-        authority.release()
+        leadership.lease.release()
         with running_actor(redis_server.url, keys) as running:
             running.wait_for_pushes(1)
             lead(client, keys, stop, owner="learner-2", update=7)
@@ -190,7 +190,7 @@ class TestWeights:
         header = parse_header(entries(client, keys)[-1])
         assert (header.epoch, header.update) == (2, 7)
 
-    @pytest.mark.usefixtures("authority")
+    @pytest.mark.usefixtures("leadership")
     def test_it_keeps_its_policy_while_the_weights_are_gone(
         self, redis_server: RedisServer, client: Client, keys: RunKeys
     ) -> None:
@@ -201,13 +201,13 @@ class TestWeights:
         assert {parse_header(e).version for e in entries(client, keys)} == {1}
 
     def test_it_keeps_its_policy_while_the_weights_are_damaged(
-        self, redis_server: RedisServer, client: Client, keys: RunKeys, authority: Authority
+        self, redis_server: RedisServer, client: Client, keys: RunKeys, leadership: Leadership
     ) -> None:
         with running_actor(redis_server.url, keys) as running:
             running.wait_for_pushes(1)
             client.hset(keys.weights, mapping={"version": "2", "blob": "damaged"})
             running.wait_for_pushes(3)
-            publish(authority, update=1)
+            publish(leadership, update=1)
             wait_until(lambda: running.alive and updates(client, keys)[-1] == 1, 10, "it takes the next")
         assert {parse_header(e).version for e in entries(client, keys)} == {1, 3}
         assert "sha256" in running.actor.stats.last_error
@@ -218,16 +218,16 @@ class TestWeights:
         client: Client,
         keys: RunKeys,
         stop: StopRequest,
-        authority: Authority,
+        leadership: Leadership,
     ) -> None:
-        authority.heal()
-        authority.release()
+        leadership.publisher.heal()
+        leadership.lease.release()
         with running_actor(redis_server.url, keys) as running:
             running.wait_for_pushes(1)
             other = make_description(make_spec(rollout_steps=7))
-            successor = make_authority(client, keys, stop, owner="learner-2", description=other)
-            successor.acquire(0, 1)
-            successor.heal()
+            successor = leadership_of(client, keys, stop, owner="learner-2", description=other)
+            successor.lease.acquire(0, 1)
+            successor.publisher.heal()
             publish(successor, update=1)
             with pytest.raises(ConfigurationError, match="rollout_steps: 4 != 7"):
                 running.wait_for_the_end()
@@ -239,10 +239,10 @@ class TestWeights:
         client: Client,
         keys: RunKeys,
         stop: StopRequest,
-        authority: Authority,
+        leadership: Leadership,
     ) -> None:
-        authority.heal()
-        authority.release()
+        leadership.publisher.heal()
+        leadership.lease.release()
         with running_actor(redis_server.url, keys) as running:
             running.wait_for_pushes(1)
             other = make_description(make_spec(env_id="tests.envs:Truncating-v0"))
@@ -277,13 +277,13 @@ class TestWeights:
             running.wait_for_the_end()
 
 
-@pytest.mark.usefixtures("authority")
+@pytest.mark.usefixtures("leadership")
 class TestInterference:
     @pytest.mark.parametrize("name", ["weights", "control", "rollouts"])
     def test_a_key_of_another_type_is_waited_out_until_the_learner_has_put_it_right(
-        self, redis_server: RedisServer, client: Client, keys: RunKeys, authority: Authority, name: str
+        self, redis_server: RedisServer, client: Client, keys: RunKeys, leadership: Leadership, name: str
     ) -> None:
-        keeper = make_keeper(client, keys, authority)
+        keeper = make_keeper(client, keys, leadership)
         with running_actor(redis_server.url, keys) as running:
             running.wait_for_pushes(1)
             client.config_resetstat()
@@ -295,9 +295,9 @@ class TestInterference:
             running.wait_for_pushes(2)
 
     def test_flushall_is_waited_out(
-        self, redis_server: RedisServer, client: Client, keys: RunKeys, authority: Authority
+        self, redis_server: RedisServer, client: Client, keys: RunKeys, leadership: Leadership
     ) -> None:
-        keeper = make_keeper(client, keys, authority)
+        keeper = make_keeper(client, keys, leadership)
         with running_actor(redis_server.url, keys) as running:
             running.wait_for_pushes(1)
             client.flushall()
@@ -329,7 +329,7 @@ def is_hash(client: Client, key: str) -> bool:
     return bool(client.type(key) == b"hash")
 
 
-@pytest.mark.usefixtures("authority")
+@pytest.mark.usefixtures("leadership")
 class TestFaults:
     def test_a_rollout_with_a_nan_is_dropped_here_and_counted(
         self, redis_server: RedisServer, client: Client, keys: RunKeys

@@ -15,8 +15,8 @@ from dppo_redis.rollout_stream import RolloutProducer
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import RunDescription
 from dppo_redis.weight_store import WeightStore
-from learner.authority import Authority
-from learner.keeper import Keeper
+from learner.leadership.keeper import Keeper
+from learner.leadership.leadership import Leadership
 from tests.conftest import RedisServer, memory_limit, opened
 from tests.factories import make_header
 from tests.integration.learner_side import add, lead, make_entry, make_keeper, make_reader
@@ -32,7 +32,7 @@ class Run:
 
     client: Client
     keys: RunKeys
-    authority: Authority
+    leadership: Leadership
     keeper: Keeper
 
     def key(self, name: str) -> str:
@@ -45,28 +45,28 @@ class Run:
 
 @pytest.fixture
 def run(client: Client, keys: RunKeys, stop: StopRequest) -> Run:
-    authority = lead(client, keys, stop)
-    keeper = make_keeper(client, keys, authority)
+    leadership = lead(client, keys, stop)
+    keeper = make_keeper(client, keys, leadership)
     ids = add(client, keys, *[make_entry(seq=seq) for seq in range(1, 6)])
     Registry(client, keys).join(0)
     Registry(client, keys).join(0)
-    authority.settle([Settlement(entry, Outcome.TRAINED, steps=8) for entry in ids[:2]])
+    leadership.bookkeeper.settle([Settlement(entry, Outcome.TRAINED, steps=8) for entry in ids[:2]])
     keeper.tick()
-    return Run(client, keys, authority, keeper)
+    return Run(client, keys, leadership, keeper)
 
 
 def assert_healthy(run: Run, version_before: int) -> None:
     client, keys = run.client, run.keys
     weights = WeightStore(client, keys).fetch()
     assert weights is not None
-    assert (weights.epoch, weights.version) == (run.authority.epoch, run.authority.version)
+    assert (weights.epoch, weights.version) == (run.leadership.fence.epoch, run.leadership.publisher.version)
     assert weights.version >= version_before
     assert RunDescription.from_text(cast(bytes, client.get(keys.spec))).digest == weights.spec
     assert hash_of(client, keys.boots) == {"0": "2"}
     control = hash_of(client, keys.control)
     assert (control["state"], int(control["backlog_high"]) > 0) == ("run", True)
     assert [group["name"] for group in client.xinfo_groups(keys.rollouts)] == [GROUP.encode()]
-    assert client.get(keys.lease) == run.authority.owner.encode()
+    assert client.get(keys.lease) == run.leadership.lease.owner.encode()
     assert imbalance(client, keys) == 0
     assert ledger_of(client, keys)["trained"] == 2
     status = hash_of(client, keys.status)
@@ -142,11 +142,11 @@ def test_a_lease_that_never_runs_out_is_nobodys(run: Run, stop: StopRequest) -> 
     assert_healthy(run, before)
     run.client.set(run.keys.lease, "somebody")
     successor = lead(run.client, run.keys, stop)
-    assert successor.epoch == run.authority.epoch + 1
+    assert successor.fence.epoch == run.leadership.fence.epoch + 1
 
 
 def test_after_flushall_everything_is_back_with_a_higher_epoch_and_version(run: Run) -> None:
-    epoch, version = run.authority.epoch, run.authority.version
+    epoch, version = run.leadership.fence.epoch, run.leadership.publisher.version
     run.client.flushall()
     run.keeper.tick()
     weights = WeightStore(run.client, run.keys).fetch()
@@ -196,14 +196,14 @@ def overwrite_stream(run: Run) -> None:
 def remake_stream_at_once(run: Run) -> None:
     """As the loop's reader does, before the keeper has looked; an actor pushes right away."""
     run.client.delete(run.keys.rollouts)
-    run.authority.restore_stream()
+    run.leadership.bookkeeper.restore_stream()
     add(run.client, run.keys, make_entry(seq=6))
 
 
 def remake_stream_and_outgrow_it(run: Run) -> None:
     """The new stream counts further than the old one had, so its counter alone does not tell."""
     run.client.delete(run.keys.rollouts)
-    run.authority.restore_stream()
+    run.leadership.bookkeeper.restore_stream()
     add(run.client, run.keys, *[make_entry(seq=seq) for seq in range(6, 13)])
 
 
@@ -249,7 +249,7 @@ def test_the_status_shows_what_had_vanished_once(run: Run) -> None:
 
 def test_rollouts_settled_in_a_stream_that_vanished_before_the_keeper_looked_are_not_lost(run: Run) -> None:
     ids = add(run.client, run.keys, *[make_entry(seq=seq) for seq in (6, 7)])
-    run.authority.settle([Settlement(entry, Outcome.TRAINED, steps=8) for entry in ids])
+    run.leadership.bookkeeper.settle([Settlement(entry, Outcome.TRAINED, steps=8) for entry in ids])
     run.client.delete(run.keys.rollouts)
     run.tick_twice()
     assert imbalance(run.client, run.keys) == 0
@@ -275,7 +275,7 @@ def test_a_settle_whose_reply_was_lost_is_counted_once_though_the_keeper_looks_b
     run: Run,
 ) -> None:
     (entry,) = add(run.client, run.keys, make_entry(seq=6))
-    writes = run.authority._writes
+    writes = run.leadership.fence.writes
     settle = writes.settle
     answers: list[list[bool]] = []
 
@@ -288,7 +288,7 @@ def test_a_settle_whose_reply_was_lost_is_counted_once_though_the_keeper_looks_b
         return answers[-1]
 
     writes.settle = unanswered_once  # type: ignore[method-assign]
-    run.authority.settle([Settlement(entry, Outcome.TRAINED, steps=8)])
+    run.leadership.bookkeeper.settle([Settlement(entry, Outcome.TRAINED, steps=8)])
     assert answers == [[True], [False]]
     run.tick_twice()
     assert ledger_of(run.client, run.keys) == {"trained": 3, "steps:trained": 24}
@@ -300,7 +300,7 @@ def test_a_count_that_is_no_number_is_put_right(run: Run, field: str) -> None:
     run.client.hset(run.keys.ledger, field, "many")
     run.keeper.tick()
     (entry,) = add(run.client, run.keys, make_entry(seq=6))
-    run.authority.settle([Settlement(entry, Outcome.STALE)])
+    run.leadership.bookkeeper.settle([Settlement(entry, Outcome.STALE)])
     run.keeper.tick()
     assert ledger_of(run.client, run.keys) == {"trained": 2, "steps:trained": 16, "stale": 1}
     assert imbalance(run.client, run.keys) == 0
@@ -318,7 +318,7 @@ def test_weights_that_do_not_match_their_checksum_are_published_again(run: Run, 
 
 def test_a_damaged_byte_of_large_weights_is_found_within_thirty_rounds(run: Run) -> None:
     """Their content is not read in every one, as that would keep the server busy."""
-    run.authority.publish({"policy.weight": np.zeros(5 * 2**18, np.float32)}, 0, 0, 0)
+    run.leadership.publisher.publish({"policy.weight": np.zeros(5 * 2**18, np.float32)}, 0, 0, 0)
     version = version_of(run.client, run.keys)
     blob = cast(bytes, run.client.hget(run.keys.weights, "blob"))
     run.client.hset(run.keys.weights, "blob", b"\0" + blob[1:])
@@ -353,8 +353,8 @@ def test_the_keeper_works_at_the_servers_memory_limit(run: Run) -> None:
 
 def test_a_learner_that_starts_at_the_servers_memory_limit_drains_what_is_there(run: Run) -> None:
     with memory_limit(run.client):
-        run.authority.restore_stream()
-        reader = make_reader(run.client, run.keys, run.authority)
+        run.leadership.bookkeeper.restore_stream()
+        reader = make_reader(run.client, run.keys, run.leadership)
         reader.consumer.claim_all()
         reader.poll_until(settled=4)
 
@@ -368,11 +368,11 @@ def test_the_lease_is_renewed_in_each_round(run: Run) -> None:
 def test_everything_is_back_after_a_restart_of_the_server(
     private_server: RedisServer, private_client: Client, keys: RunKeys, stop: StopRequest
 ) -> None:
-    authority = lead(private_client, keys, stop)
-    keeper = make_keeper(private_client, keys, authority)
+    leadership = lead(private_client, keys, stop)
+    keeper = make_keeper(private_client, keys, leadership)
     add(private_client, keys, make_entry(seq=1))
     keeper.tick()
-    version = authority.version
+    version = leadership.publisher.version
     private_server.restart()
     with opened(private_server.url, "actor") as actor:
         keeper.tick()

@@ -17,8 +17,8 @@ from dppo_redis.sequence_numbers import Marks
 from dppo_redis.shutdown import StopRequest
 from dppo_redis.spec import WIRE_SCHEMA
 from dppo_redis.wire import encode_rollout
-from learner.authority import Authority
 from learner.intake import Accepted
+from learner.leadership.leadership import Leadership
 from ops.quarantine import main
 from tests.conftest import RedisServer, memory_limit
 from tests.factories import make_rollout, make_spec
@@ -42,17 +42,19 @@ HUGE = 2**63 - 1
 
 
 @pytest.fixture
-def authority(client: Client, keys: RunKeys, stop: StopRequest) -> Authority:
+def leadership(client: Client, keys: RunKeys, stop: StopRequest) -> Leadership:
     return lead(client, keys, stop)
 
 
 @pytest.fixture
-def reader(client: Client, keys: RunKeys, authority: Authority) -> Reader:
-    return make_reader(client, keys, authority)
+def reader(client: Client, keys: RunKeys, leadership: Leadership) -> Reader:
+    return make_reader(client, keys, leadership)
 
 
 def settle_trained(reader: Reader, batch: list[Accepted]) -> None:
-    reader.authority.settle([Settlement(a.entry_id, Outcome.TRAINED, steps=a.header.steps) for a in batch])
+    reader.leadership.bookkeeper.settle(
+        [Settlement(a.entry_id, Outcome.TRAINED, steps=a.header.steps) for a in batch]
+    )
     reader.intake.settled(batch)
 
 
@@ -184,7 +186,7 @@ def test_absurd_steps_of_a_rollout_that_is_dropped_unopened_do_not_end_the_learn
     """Nobody has counted the rows of what is dropped from its header alone."""
     add(client, keys, *[make_entry(seq=seq, steps=HUGE, **header) for seq in (1, 2)])
     reader.poll_until(settled=2, update=9)
-    assert reader.authority.books.ledger.settled == 2
+    assert reader.leadership.bookkeeper.books.ledger.settled == 2
     assert imbalance(client, keys) == 0
 
 
@@ -224,9 +226,9 @@ def test_rollouts_of_the_abandoned_end_of_an_earlier_epoch_are_refused(
     client: Client, keys: RunKeys, stop: StopRequest
 ) -> None:
     first = lead(client, keys, stop)
-    first.release()
+    first.lease.release()
     second = lead(client, keys, stop, owner="learner-2", known_epoch=1, update=40)
-    second.lineage = replace(second.lineage, starts=((1, 0), (2, 40)))
+    second.lease.lineage = replace(second.lease.lineage, starts=((1, 0), (2, 40)))
     reader = make_reader(client, keys, second)
     add(client, keys, *[make_entry(seq=update, epoch=1, update=update) for update in (40, 41)])
     add(client, keys, make_entry(seq=1, boot="b" * 16, epoch=2, update=40))
@@ -251,17 +253,17 @@ def test_an_entry_in_hand_that_is_delivered_again_is_ignored(
 
 
 def test_entries_trimmed_in_hand_of_a_dead_learner_are_lost_once_and_not_trained(
-    client: Client, keys: RunKeys, authority: Authority
+    client: Client, keys: RunKeys, leadership: Leadership
 ) -> None:
-    keeper = make_keeper(client, keys, authority)
+    keeper = make_keeper(client, keys, leadership)
     keeper.tick()
-    dead = make_reader(client, keys, authority, batch_steps=100 * STEPS)
+    dead = make_reader(client, keys, leadership, batch_steps=100 * STEPS)
     add(client, keys, *[make_entry(seq=seq) for seq in range(1, 11)])
     for _ in range(3):
         dead.poll()
     assert pending(client, keys) == 10
     client.xtrim(keys.rollouts, maxlen=0, approximate=False)
-    reader = make_reader(client, keys, authority)
+    reader = make_reader(client, keys, leadership)
     add(client, keys, make_entry(seq=11), make_entry(seq=12))
     batch = reader.poll_until(settled=2)
     assert seqs(batch) == [11, 12]
@@ -278,13 +280,13 @@ def test_entries_trimmed_in_hand_of_a_dead_learner_are_lost_once_and_not_trained
 
 
 def test_entries_a_dead_learner_had_read_are_trained_by_the_next(
-    client: Client, keys: RunKeys, authority: Authority
+    client: Client, keys: RunKeys, leadership: Leadership
 ) -> None:
-    dead = make_reader(client, keys, authority, batch_steps=100 * STEPS)
+    dead = make_reader(client, keys, leadership, batch_steps=100 * STEPS)
     add(client, keys, *[make_entry(seq=seq) for seq in range(1, 21)])
     for _ in range(3):
         dead.poll()
-    reader = make_reader(client, keys, authority, batch_steps=20 * STEPS)
+    reader = make_reader(client, keys, leadership, batch_steps=20 * STEPS)
     reader.consumer.claim_all()
     batch = reader.poll_until(settled=20)
     assert seqs(batch) == list(range(1, 21))
@@ -293,13 +295,13 @@ def test_entries_a_dead_learner_had_read_are_trained_by_the_next(
 
 
 def test_rollouts_in_hand_when_a_checkpoint_was_saved_are_trained_by_the_learner_that_resumes_from_it(
-    client: Client, keys: RunKeys, authority: Authority
+    client: Client, keys: RunKeys, leadership: Leadership
 ) -> None:
-    dead = make_reader(client, keys, authority, batch_steps=3 * STEPS)
+    dead = make_reader(client, keys, leadership, batch_steps=3 * STEPS)
     add(client, keys, make_entry(seq=1), make_entry(seq=2))
     assert dead.poll() is None
     saved = dead.intake.marks_of_settled().to_dict()
-    reader = make_reader(client, keys, authority)
+    reader = make_reader(client, keys, leadership)
     reader.intake.marks = Marks(saved)
     assert seqs(reader.poll_until(settled=2)) == [1, 2]
 
@@ -418,9 +420,9 @@ def test_a_bad_entry_is_settled_at_the_servers_memory_limit(
 
 
 def test_a_batch_half_in_hand_is_filled_with_what_was_skipped_and_each_is_trained_once(
-    client: Client, keys: RunKeys, authority: Authority
+    client: Client, keys: RunKeys, leadership: Leadership
 ) -> None:
-    reader = make_reader(client, keys, authority, batch_steps=3 * STEPS)
+    reader = make_reader(client, keys, leadership, batch_steps=3 * STEPS)
     add(client, keys, make_entry(seq=1))
     assert reader.poll() is None
     assert reader.poll() is None

@@ -17,7 +17,7 @@ from dppo_redis.redis_client import Client
 from dppo_redis.rollout_stream import parse_header
 from dppo_redis.run_store import PAUSE, RUN, RunStore
 from dppo_redis.shutdown import StopRequest
-from learner.authority import Authority
+from learner.leadership.leadership import Leadership
 from tests.conftest import RedisServer, wait_until
 from tests.factories import TERMINATING, make_description
 from tests.integration.actor_side import PATIENCE_S, environments_of, running_actor
@@ -249,10 +249,10 @@ class TestOneActor:
     """An actor on a server, and a test that publishes in the learner's place."""
 
     @pytest.fixture
-    def authority(self, client: Client, keys: RunKeys, stop: StopRequest) -> Authority:
+    def leadership(self, client: Client, keys: RunKeys, stop: StopRequest) -> Leadership:
         return lead(client, keys, stop)
 
-    @pytest.mark.usefixtures("authority")
+    @pytest.mark.usefixtures("leadership")
     def test_it_samples_as_often_as_planned_and_waits_however_low_the_backlog(
         self, client: Client, redis_server: RedisServer, keys: RunKeys
     ) -> None:
@@ -264,11 +264,11 @@ class TestOneActor:
             assert running.pushes == 2
 
     def test_the_same_weights_under_another_version_make_it_send_the_same_again(
-        self, client: Client, redis_server: RedisServer, keys: RunKeys, authority: Authority
+        self, client: Client, redis_server: RedisServer, keys: RunKeys, leadership: Leadership
     ) -> None:
         with running_actor(redis_server.url, keys, description=TWO_EACH) as running:
             has_pushed(running, 2)
-            publish(authority, update=0)
+            publish(leadership, update=0)
             wait_until(lambda: client.xlen(keys.rollouts) == 4, PATIENCE_S, "both are there twice")
             running.wait_until_it_waits()
             assert running.pushes == 2
@@ -279,7 +279,7 @@ class TestOneActor:
         assert [found[i].fields[b"payload"] for i in (0, 1)] == [found[i].fields[b"payload"] for i in (2, 3)]
 
     def test_environments_are_built_anew_at_each_segment_and_out_of_turn(
-        self, redis_server: RedisServer, keys: RunKeys, authority: Authority
+        self, redis_server: RedisServer, keys: RunKeys, leadership: Leadership
     ) -> None:
         built: list[tuple[int, int]] = []
         sound = environments_of(TERMINATING)
@@ -291,11 +291,11 @@ class TestOneActor:
         with running_actor(redis_server.url, keys, build, TWO_EACH) as running:
             has_pushed(running, 2)
             for already, update in enumerate((1, 2, 3, 7, 3), start=1):
-                publish(authority, update)
+                publish(leadership, update)
                 has_pushed(running, 2 * already + 2)
         assert built == [(1, 0), (3, 0), (8, 0), (4, 0)]  # 1 + the updates 0, 2, 7 and 3
 
-    @pytest.mark.usefixtures("authority")
+    @pytest.mark.usefixtures("leadership")
     def test_a_rollout_that_it_refuses_itself_is_replaced_by_the_next(
         self, client: Client, redis_server: RedisServer, keys: RunKeys
     ) -> None:
@@ -306,7 +306,7 @@ class TestOneActor:
             assert running.actor.trouble.refused > 0
         assert [parse_header(entry).seq for entry in entries(client, keys)] == [1, 2]
 
-    @pytest.mark.usefixtures("authority")
+    @pytest.mark.usefixtures("leadership")
     def test_environments_that_broke_are_replaced_by_others_for_the_same_update(
         self, redis_server: RedisServer, keys: RunKeys
     ) -> None:

@@ -15,8 +15,8 @@ from dppo_redis.ledger import Outcome, Settlement
 from dppo_redis.redis_client import Client, Patience
 from dppo_redis.run_store import PAUSE, RunStore
 from dppo_redis.shutdown import StopRequest
-from learner.authority import Authority
-from learner.keeper import Keeper
+from learner.leadership.keeper import Keeper
+from learner.leadership.leadership import Leadership
 from tests.conftest import SERVERS, RedisServer, opened, wait_until
 from tests.factories import make_header
 from tests.integration.learner_side import (
@@ -41,7 +41,7 @@ class Run:
     server: RedisServer
     client: Client
     keys: RunKeys
-    authority: Authority
+    leadership: Leadership
     keeper: Keeper
 
     def add(self, *seqs: int) -> list[bytes]:
@@ -50,9 +50,9 @@ class Run:
     def go_on(self) -> None:
         """Settle the first rollout, add four more, publish: what an interruption may undo."""
         ((first, _),) = cast(Any, self.client.xrange(self.keys.rollouts, count=1))
-        self.authority.settle([Settlement(first, Outcome.TRAINED, steps=STEPS)])
+        self.leadership.bookkeeper.settle([Settlement(first, Outcome.TRAINED, steps=STEPS)])
         self.add(4, 5, 6, 7)
-        publish(self.authority, update=1)
+        publish(self.leadership, update=1)
         self.keeper.tick()
 
     def come_back(self) -> None:
@@ -96,8 +96,8 @@ def run(binary: str, profile: str, keys: RunKeys, stop: StopRequest) -> Iterator
     try:
         server.start()
         with opened(server.url) as client:
-            authority = lead(client, keys, stop)
-            run = Run(server, client, keys, authority, make_keeper(client, keys, authority))
+            leadership = lead(client, keys, stop)
+            run = Run(server, client, keys, leadership, make_keeper(client, keys, leadership))
             run.add(1, 2, 3)
             RunStore(client, keys).append_metrics({"kind": "update"})
             run.keeper.tick()
@@ -170,7 +170,7 @@ def assert_rolled_back(run: Run, version: int) -> None:
     assert (run.backlog, run.metrics) == (3, 1)
     assert run.losses() == {"lost:rolled_back": 3}
     assert imbalance(run.client, run.keys) == 0
-    reader = make_reader(run.client, run.keys, run.authority, batch_steps=2 * STEPS)
+    reader = make_reader(run.client, run.keys, run.leadership, batch_steps=2 * STEPS)
     reader.intake.marks.take(make_header(SPEC, seq=1, boot=BOOT))
     reader.poll_until(settled=7, update=1)
     run.keeper.tick()
@@ -181,7 +181,7 @@ def assert_rolled_back(run: Run, version: int) -> None:
 @pytest.mark.parametrize("profile", ["split", "durable"], indirect=True)
 def test_only_a_log_holds_the_rollouts_that_were_settled(run: Run, profile: str) -> None:
     for entry_id in run.add(*range(4, 204)):
-        run.authority.settle([Settlement(entry_id, Outcome.TRAINED, steps=STEPS)])
+        run.leadership.bookkeeper.settle([Settlement(entry_id, Outcome.TRAINED, steps=STEPS)])
     sent = 200 * len(make_entry()["payload"])
     if profile == "split":
         save(run)

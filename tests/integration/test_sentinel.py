@@ -117,16 +117,16 @@ def test_what_a_failover_forgets_is_booked_as_lost_to_the_rollout(
     old = group.primary()
     replicas = [port for port in group.servers if port != old]
     with opened(group.url) as client:
-        authority = lead(client, keys, stop)
-        keeper = make_keeper(client, keys, authority)
+        leadership = lead(client, keys, stop)
+        keeper = make_keeper(client, keys, leadership)
         first = add(client, keys, make_entry(seq=1))
-        authority.settle([Settlement(first[0], Outcome.TRAINED, steps=STEPS)])
+        leadership.bookkeeper.settle([Settlement(first[0], Outcome.TRAINED, steps=STEPS)])
         for port in replicas:
             group.freeze(port)
         add(client, keys, *[{"payload": bytes(100_000)}] * 300)
-        publish(authority, update=1)
+        publish(leadership, update=1)
         keeper.tick()
-        version = authority.version
+        version = leadership.publisher.version
         group.kill(old)
         for port in replicas:
             group.thaw(port)

@@ -14,7 +14,7 @@ from dppo_redis.reports import ActorReport, Control, Evaluation
 from dppo_redis.rollout_stream import RolloutProducer
 from dppo_redis.run_store import PAUSE, RUN, STOP, RunStore, find_runs, only_run
 from dppo_redis.shutdown import StopRequest
-from learner.lease import LEASE_TTL_S
+from learner.leadership.lease import LEASE_TTL_S
 from ops.shared_redis import leave_shared
 from tests.conftest import wait_until
 from tests.factories import make_description
@@ -68,12 +68,12 @@ class TestRuns:
     def test_an_actor_waits_for_a_living_learner_to_mend_the_spec_key(
         self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
     ) -> None:
-        authority = lead(client, keys, stop)
+        leadership = lead(client, keys, stop)
         client.set(keys.spec, "junk")
         with in_background(lambda: wait_for_description(store, Patience(stop), stop), stop) as joining:
             looks = commands(client, "get")
             wait_until(lambda: joining.done() or commands(client, "get") > looks + 2, 5, "it has looked")
-            authority.heal()
+            leadership.publisher.heal()
             assert joining.result(5) == make_description(SPEC)
 
     def test_where_nobody_mends_it_an_actor_gives_up(
@@ -86,10 +86,10 @@ class TestRuns:
     def test_a_finished_run_keeps_its_numbers_for_a_week_but_no_rollouts(
         self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
     ) -> None:
-        authority = lead(client, keys, stop)
+        leadership = lead(client, keys, stop)
         add(client, keys, make_entry())
-        make_keeper(client, keys, authority).tick()
-        authority.release()
+        make_keeper(client, keys, leadership).tick()
+        leadership.lease.release()
         store.retire()
         assert integer(client.exists(keys.rollouts)) == 0
         for key in (keys.spec, keys.weights, keys.status, keys.epoch):
@@ -102,14 +102,14 @@ class TestRuns:
     def test_a_command_that_fails_leaves_the_keys_of_a_run_that_another_learner_leads(
         self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
     ) -> None:
-        authority = lead(client, keys, stop)
-        keeper = make_keeper(client, keys, authority)
+        leadership = lead(client, keys, stop)
+        keeper = make_keeper(client, keys, leadership)
         keeper.start()
         leave_shared(store, failed=True)
         assert store.control() == Control(RUN, "", None)
         assert integer(client.pttl(keys.weights)) == -1
         keeper.close()
-        authority.release()
+        leadership.lease.release()
         leave_shared(store, failed=True)
         assert store.control() == Control(STOP, "failed", None)
         assert integer(client.pttl(keys.weights)) > 0
@@ -117,7 +117,7 @@ class TestRuns:
     def test_a_reopened_run_runs_and_its_keys_stay(
         self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
     ) -> None:
-        lead(client, keys, stop).release()
+        lead(client, keys, stop).lease.release()
         store.set_state(STOP, "env_steps")
         store.retire()
         store.reopen()
@@ -149,7 +149,7 @@ class TestControl:
         self, client: Client, keys: RunKeys, stop: StopRequest, store: RunStore
     ) -> None:
         store.set_state(PAUSE)
-        lead(client, keys, stop).write_backlog_high(3)
+        lead(client, keys, stop).publisher.write_backlog_high(3)
         assert store.control().state == PAUSE
 
     def test_what_an_operator_types_by_hand_does_not_end_anybody(

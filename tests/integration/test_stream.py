@@ -123,7 +123,7 @@ class TestPushing:
     def test_a_rollout_whose_reply_was_lost_is_sent_again_and_trained_once(
         self, private_server: RedisServer, private_client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
-        authority = lead(private_client, keys, stop)
+        leadership = lead(private_client, keys, stop)
         entry = make_entry(seq=1)
         with opened(private_server.url, "actor") as client:
             producer = RolloutProducer(client, keys, stop)
@@ -136,7 +136,7 @@ class TestPushing:
                 pushing.result(20)
         add(private_client, keys, make_entry(seq=2))
         assert private_client.xlen(keys.rollouts) == 3
-        batch = make_reader(private_client, keys, authority).poll_until(settled=3)
+        batch = make_reader(private_client, keys, leadership).poll_until(settled=3)
         assert seqs(batch) == [1, 2]
         assert ledger_of(private_client, keys)["duplicate"] == 1
 

@@ -91,9 +91,9 @@ class TestFailingOver:
     def test_a_learner_publishes_once_the_server_leads_again(
         self, private_client: Client, keys: RunKeys, stop: StopRequest, caplog: pytest.LogCaptureFixture
     ) -> None:
-        authority = lead(private_client, keys, stop)
+        leadership = lead(private_client, keys, stop)
         private_client.replicaof("127.0.0.1", "1")
-        with in_background(lambda: publish(authority, update=1), stop) as publishing:
+        with in_background(lambda: publish(leadership, update=1), stop) as publishing:
             wait_until(lambda: publishing.done() or "waiting to publish" in caplog.text, 5, "it is refused")
             private_client.replicaof("NO", "ONE")
             publishing.result(5)

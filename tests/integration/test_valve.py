@@ -12,7 +12,7 @@ from dppo_redis.history import History
 from dppo_redis.keys import RunKeys
 from dppo_redis.redis_client import Client, TransientError
 from dppo_redis.shutdown import StopRequest
-from learner.authority import Authority
+from learner.leadership.leadership import Leadership
 from tests.chaos.story import parse
 from tests.conftest import memory_limit
 from tests.integration.learner_side import (
@@ -32,7 +32,7 @@ LIMIT = 64 * MIB  # of a run with small rollouts
 
 
 @pytest.fixture
-def authority(client: Client, keys: RunKeys, stop: StopRequest) -> Authority:
+def leadership(client: Client, keys: RunKeys, stop: StopRequest) -> Leadership:
     return lead(client, keys, stop)
 
 
@@ -48,9 +48,9 @@ def ids(client: Client, keys: RunKeys) -> list[bytes]:
 
 @pytest.mark.parametrize("full", [False, True], ids=["", "at the server's memory limit"])
 def test_the_stream_is_bounded_in_bytes_the_newest_survive_and_each_loss_is_counted(
-    client: Client, keys: RunKeys, authority: Authority, full: bool
+    client: Client, keys: RunKeys, leadership: Leadership, full: bool
 ) -> None:
-    keeper = make_keeper(client, keys, authority)
+    keeper = make_keeper(client, keys, leadership)
     pushed = fill(client, keys, 100)
     with memory_limit(client, limit=1 if full else 0):
         keeper.tick()
@@ -69,10 +69,10 @@ def test_the_stream_is_bounded_in_bytes_the_newest_survive_and_each_loss_is_coun
 
 
 def test_what_the_learner_has_in_hand_is_not_dropped(
-    client: Client, keys: RunKeys, authority: Authority
+    client: Client, keys: RunKeys, leadership: Leadership
 ) -> None:
-    keeper = make_keeper(client, keys, authority)
-    reader = make_reader(client, keys, authority)
+    keeper = make_keeper(client, keys, leadership)
+    reader = make_reader(client, keys, leadership)
     add(client, keys, make_entry(seq=1), make_entry(seq=2))
     reader.poll()
     batch = reader.poll() or []
@@ -88,33 +88,33 @@ def test_what_the_learner_has_in_hand_is_not_dropped(
 
 
 def test_large_rollouts_of_actors_that_heed_the_mark_are_not_dropped(
-    client: Client, keys: RunKeys, authority: Authority
+    client: Client, keys: RunKeys, leadership: Leadership
 ) -> None:
     """Two rollouts of 40 MiB: above the limit in bytes, but no more of them than the mark allows."""
     add(client, keys, *[with_payload(bytes(40 * MIB), seq=seq) for seq in (1, 2)])
-    make_keeper(client, keys, authority).tick()
+    make_keeper(client, keys, leadership).tick()
     assert integer(client.xlen(keys.rollouts)) == 2
 
 
 def test_a_drop_whose_reply_was_lost_is_counted_once_as_what_it_was(
-    client: Client, keys: RunKeys, authority: Authority, tmp_path: Path
+    client: Client, keys: RunKeys, leadership: Leadership, tmp_path: Path
 ) -> None:
     add(client, keys, *[make_entry(seq=seq) for seq in range(1, 6)])
-    authority.audit()
-    authority.history = History(tmp_path / "learner.jsonl")
-    trim = authority._writes.trim
+    leadership.bookkeeper.audit()
+    leadership.fence.history = History(tmp_path / "learner.jsonl")
+    trim = leadership.fence.writes.trim
 
     def unanswered(epoch: int, count: int) -> int:
         trim(epoch, count)
         raise TransientError("connection reset")
 
-    authority._writes.trim = unanswered  # type: ignore[method-assign]
+    leadership.fence.writes.trim = unanswered  # type: ignore[method-assign]
     with pytest.raises(TransientError):
-        authority.trim(2)
-    authority.audit()
-    authority._writes.trim = trim  # type: ignore[method-assign]
-    assert authority.trim(1) == 1
-    authority.audit()
+        leadership.bookkeeper.trim(2)
+    leadership.bookkeeper.audit()
+    leadership.fence.writes.trim = trim  # type: ignore[method-assign]
+    assert leadership.bookkeeper.trim(1) == 1
+    leadership.bookkeeper.audit()
     assert ledger_of(client, keys) == {"lost": 3, "lost:valve": 3}
     assert imbalance(client, keys) == 0
     told = list(parse((tmp_path / "learner.jsonl").read_text().splitlines()))
@@ -123,34 +123,34 @@ def test_a_drop_whose_reply_was_lost_is_counted_once_as_what_it_was(
 
 @pytest.mark.parametrize("damage", ["a field that is no number", "another type"])
 def test_a_drop_is_counted_though_the_ledger_is_damaged(
-    client: Client, keys: RunKeys, authority: Authority, damage: str
+    client: Client, keys: RunKeys, leadership: Leadership, damage: str
 ) -> None:
     add(client, keys, *[make_entry(seq=seq) for seq in range(1, 6)])
-    authority.audit()
+    leadership.bookkeeper.audit()
     if damage == "another type":
         client.delete(keys.ledger)
         client.set(keys.ledger, "no hash")
     else:
         client.hset(keys.ledger, "lost:valve", "many")
-    assert authority.trim(2) == 2
-    authority.remove_foreign_types()
-    authority.audit()
+    assert leadership.bookkeeper.trim(2) == 2
+    leadership.publisher.remove_foreign_types()
+    leadership.bookkeeper.audit()
     assert ledger_of(client, keys) == {"lost": 2, "lost:valve": 2}
     assert imbalance(client, keys) == 0
 
 
 def test_where_there_is_no_stream_nothing_is_dropped(
-    client: Client, keys: RunKeys, authority: Authority
+    client: Client, keys: RunKeys, leadership: Leadership
 ) -> None:
     client.delete(keys.rollouts)
-    assert authority.trim(2) == 0
+    assert leadership.bookkeeper.trim(2) == 0
 
 
 def test_a_learner_that_was_overtaken_trims_nothing(
-    client: Client, keys: RunKeys, authority: Authority
+    client: Client, keys: RunKeys, leadership: Leadership
 ) -> None:
     add(client, keys, with_payload(b"x"))
     client.incr(keys.epoch)
     with pytest.raises(FencedError):
-        FencedWrites(client, keys).trim(authority.epoch, 1)
+        FencedWrites(client, keys).trim(leadership.fence.epoch, 1)
     assert integer(client.xlen(keys.rollouts)) == 1

@@ -184,10 +184,10 @@ def test_weights_of_64_mib_travel_whole_within_seconds(client: Client, keys: Run
 def test_weights_larger_than_the_server_accepts_are_not_published_for_ever(
     private_client: Client, keys: RunKeys, stop: StopRequest
 ) -> None:
-    authority = lead(private_client, keys, stop)
+    leadership = lead(private_client, keys, stop)
     private_client.config_set("proto-max-bulk-len", "1mb")
     arrays = large_weights(4).arrays
-    with in_background(lambda: authority.publish(arrays, 1, 0, 0), stop) as publishing:
+    with in_background(lambda: leadership.publisher.publish(arrays, 1, 0, 0), stop) as publishing:
         error = publishing.exception(20)
     assert isinstance(error, ConfigurationError)
     assert "proto-max-bulk-len" in str(error)

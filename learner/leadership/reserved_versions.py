@@ -1,8 +1,10 @@
-"""Which epochs and versions of a run are used up, in a file of its directory.
+"""Which epochs and versions of a run are used up, in a file of its directory (`used.json`).
 
-It outlives a learner that was killed while the server lost everything, when nobody else knows what was
-published after the last checkpoint. Written before what it covers is published; versions in advance, so
-that it costs a write in a hundred publications, and a killed learner leaves out as many at most.
+It outlives a learner that was killed while the server lost everything: then nothing else knows what was
+published after the last checkpoint. It is written before what it covers is published. Versions are
+reserved a hundred at a time, so that a hundred publications cost one write; a killed learner leaves out at
+most as many. It has no lock of its own: publishing holds the fence's lock, and the loop's thread alone reads
+it before it leads and gives versions back after the keeper has ended.
 """
 
 import json
@@ -18,44 +20,44 @@ _log = logging.getLogger("dppo")
 
 
 @dataclass(frozen=True)
-class Used:
+class HighestUsed:
     """The highest that may have been published."""
 
     epoch: int = 0
     version: int = 0
 
 
-class UsedFile:
-    """The file of one learner process; without a path nothing is kept."""
+class ReservedVersions:
+    """The file as one learner process reads and writes it; without a path nothing is kept."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
-        self._covered = Used()
+        self._covered = HighestUsed()
         self._rarely = Rarely()
 
-    def read(self) -> Used:
+    def read(self) -> HighestUsed:
         """What a predecessor may have used; nothing where the file is gone or damaged."""
         if self._file is None or not self._file.exists():
-            return Used()
+            return HighestUsed()
         try:
             values = json.loads(self._file.read_text())
-            return Used(int(values["epoch"]), int(values["version"]))
+            return HighestUsed(int(values["epoch"]), int(values["version"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             _log.warning("%s is unreadable, versions go on from checkpoint and server: %s", self._file, error)
-            return Used()
+            return HighestUsed()
 
     def cover(self, epoch: int, version: int) -> None:
         """A publication is about to be made."""
         if epoch > self._covered.epoch or version > self._covered.version:
             found = self.read()
-            self._write(Used(max(found.epoch, epoch), max(found.version, version + _AT_ONCE - 1)))
+            self._write(HighestUsed(max(found.epoch, epoch), max(found.version, version + _AT_ONCE - 1)))
 
     def give_back(self, version: int) -> None:
         """A clean end: nothing beyond `version` was used, unless a successor has written meanwhile."""
-        if self.read() == self._covered != Used():
-            self._write(Used(self._covered.epoch, version))
+        if self.read() == self._covered != HighestUsed():
+            self._write(HighestUsed(self._covered.epoch, version))
 
-    def _write(self, used: Used) -> None:
+    def _write(self, used: HighestUsed) -> None:
         if self._file is None:
             return
         try:

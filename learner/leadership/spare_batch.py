@@ -1,14 +1,17 @@
-"""When a batch is kept in reserve, and when fresh data are worth more."""
+"""When actors sample a spare batch ahead, and when fresh data are worth more.
 
-_WAITS = 0.05  # share of its time that a learner may wait before it is given a reserve
+A pure rule; the keeper's thread asks it once a round.
+"""
+
+_WAITS = 0.05  # share of its time that a learner may wait before it is given a spare batch
 _HELD_UPDATES = 200
 
 
-class Reserve:
+class SpareBatch:
     """Remembers that the learner had to wait for rollouts; whether it still would is tried now and then.
 
-    A reserve of a whole batch is what an uneven fleet needs that is just fast enough. Behind a learner
-    that is busy all the time it only makes data older.
+    An uneven fleet that is just fast enough needs a whole batch to spare. Behind a learner that is busy
+    all the time it only makes data older.
     """
 
     def __init__(self) -> None:

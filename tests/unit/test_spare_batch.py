@@ -1,4 +1,4 @@
-"""When a learner keeps a batch in reserve, in a fleet of plain events."""
+"""When a learner is given a spare batch, in a fleet of plain events."""
 
 import heapq
 import random
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from dppo_redis.pacing import backlog_fresh, backlog_high
-from learner.reserve import Reserve
+from learner.leadership.spare_batch import SpareBatch
 
 UPDATE_S = 1.0
 
@@ -18,7 +18,7 @@ class UnevenFleet:
 
     rollout_s: list[float]
     per_update: int
-    fresh: bool | None = None  # None: as Reserve says
+    fresh: bool | None = None  # None: as SpareBatch says
     now: float = 0.0
     updates: int = 0
     idle_since: float = 0.0
@@ -29,13 +29,15 @@ class UnevenFleet:
 
     def run(self, seconds: float) -> tuple[float, float]:
         """Updates per second, and the mean age in updates of what was trained on."""
-        rng, reserve, actors = random.Random(0), Reserve(), len(self.rollout_s)
+        rng, spare_batch, actors = random.Random(0), SpareBatch(), len(self.rollout_s)
         high = backlog_high(self.per_update, actors, 4, 1)
         low = backlog_fresh(high, self.per_update, actors)
         events: list[tuple[float, int, int]] = []  # time, actor or -1, update of the weights
         resting = list(range(actors))
         while self.now < seconds:
-            wanted = reserve.wanted(self.wait_share, self.updates) if self.fresh is None else not self.fresh
+            wanted = (
+                spare_batch.wanted(self.wait_share, self.updates) if self.fresh is None else not self.fresh
+            )
             rng.shuffle(resting)
             while resting and len(self.waiting + self.training) < (high if wanted else low):
                 actor = resting.pop()
@@ -64,8 +66,8 @@ def test_a_learner_that_is_busy_all_the_time_gets_data_one_update_old() -> None:
     rate, age = UnevenFleet([0.4, 0.5, 0.6, 0.5], per_update=4).run(500)
     assert rate == pytest.approx(1, abs=0.01)
     assert age == pytest.approx(1, abs=0.05)
-    _, with_reserve = UnevenFleet([0.4, 0.5, 0.6, 0.5], per_update=4, fresh=False).run(500)
-    assert with_reserve > 1.6
+    _, with_spare = UnevenFleet([0.4, 0.5, 0.6, 0.5], per_update=4, fresh=False).run(500)
+    assert with_spare > 1.6
 
 
 @pytest.mark.parametrize("slowness", [0.8, 0.95, 1.1, 1.3])
@@ -75,13 +77,13 @@ def test_an_uneven_fleet_that_is_just_fast_enough_is_hardly_held_up(slowness: fl
     best, _ = UnevenFleet(rollout_s, per_update=4, fresh=False).run(2000)
     held_up, _ = UnevenFleet(rollout_s, per_update=4, fresh=True).run(2000)
     rate, _ = UnevenFleet(rollout_s, per_update=4).run(2000)
-    assert held_up < 0.92 * best, "the reserve does not matter here"
+    assert held_up < 0.92 * best, "the spare batch does not matter here"
     assert rate > 0.95 * best
 
 
 def test_the_first_wait_of_a_run_is_no_reason() -> None:
-    reserve = Reserve()
-    assert not reserve.wanted(0.05, 1)
-    assert reserve.wanted(0.06, 2)
-    assert reserve.wanted(0.0, 201)
-    assert not reserve.wanted(0.0, 202)
+    spare_batch = SpareBatch()
+    assert not spare_batch.wanted(0.05, 1)
+    assert spare_batch.wanted(0.06, 2)
+    assert spare_batch.wanted(0.0, 201)
+    assert not spare_batch.wanted(0.0, 202)

@@ -1,17 +1,20 @@
-"""How a learner process comes to lead a run: at once, or after its predecessor."""
+"""How a learner process comes to lead a run: at once, or after its predecessor.
+
+In the loop's thread, before there is a keeper.
+"""
 
 import logging
-import math
 import time
 from collections.abc import Callable
 
 from dppo_redis.errors import LeaseHeldError, StoppedError
 from dppo_redis.logs import Rarely
 from dppo_redis.redis_client import Patience
+from dppo_redis.renewal import Answer, HolderWatch, Look
 from dppo_redis.run_store import STOP, RunStore
 from dppo_redis.shutdown import StopRequest
-from learner.authority import Authority
 from learner.checkpoint import Checkpoints, Snapshot
+from learner.leadership.leadership import Leadership
 from learner.ppo_update import PpoUpdate
 
 _POLL_S = 0.2
@@ -28,28 +31,22 @@ def stand_by(store: RunStore, patience: Patience, stop: StopRequest) -> None:
         StoppedError: the run is over, or a stop was requested.
     """
     rarely = Rarely(interval_s=60.0)
-    vacant, runs_out = 0, math.inf  # looks in a row; when the lease would
+    watch = HolderWatch(vacant_looks=_LOOKS)
     while True:
         if patience.call("read control", store.control).state == STOP:
             raise StoppedError(f"run {store.keys.run} is over")
         holder, left_ms = patience.call("look at the lease", store.lease)
-        if holder:
-            vacant = 0
-            if left_ms:  # else it went between the two questions
-                runs_out = time.monotonic() + left_ms / 1000
-            if rarely.due():
-                _log.info("standing by: run %s is led by %s", store.keys.run, holder)
-        else:
-            vacant += 1
-            if vacant == _LOOKS or time.monotonic() >= runs_out:
-                return
+        if watch.judge(Look(holder or None, left_ms / 1000), time.monotonic()) is Answer.ENDED:
+            return
+        if holder and rarely.due():
+            _log.info("standing by: run %s is led by %s", store.keys.run, holder)
         stop.sleep(_POLL_S)
         if stop.requested:
             raise StoppedError("stopped while standing by")
 
 
 def take_over(
-    authority: Authority, checkpoints: Checkpoints, ppo: PpoUpdate, wait: Callable[[], None] | None
+    leadership: Leadership, checkpoints: Checkpoints, ppo: PpoUpdate, wait: Callable[[], None] | None
 ) -> Snapshot | None:
     """Take the lease, with the newest checkpoint loaded into `ppo`; None where there is no checkpoint.
 
@@ -64,9 +61,9 @@ def take_over(
         snapshot = checkpoints.restore(ppo)
         files = checkpoints.files()
         if snapshot:
-            authority.restore(snapshot.version, snapshot.lineage, snapshot.books, snapshot.actor_boots)
+            leadership.restore(snapshot.version, snapshot.lineage, snapshot.books, snapshot.actor_boots)
         try:
-            authority.acquire(*(snapshot.epoch, snapshot.progress.update) if snapshot else (0, 0))
+            leadership.lease.acquire(*(snapshot.epoch, snapshot.progress.update) if snapshot else (0, 0))
         except LeaseHeldError:
             if wait is None:
                 raise
@@ -75,4 +72,4 @@ def take_over(
             if snapshot:
                 _log.info("resuming at update %d", snapshot.progress.update)
             return snapshot
-        authority.release()  # a predecessor saved once more before it went
+        leadership.lease.release()  # a predecessor saved once more before it went

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.used import Used, UsedFile
+from learner.leadership.reserved_versions import HighestUsed, ReservedVersions
 
 
 @pytest.fixture
@@ -13,36 +13,41 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_killed_learner_has_used_no_more_than_the_file_says(file: Path) -> None:
-    used = UsedFile(file)
+    reserved = ReservedVersions(file)
     for version in range(1, 251):
-        used.cover(3, version)
-        assert UsedFile(file).read().version >= version
-        assert UsedFile(file).read().epoch == 3
+        reserved.cover(3, version)
+        assert ReservedVersions(file).read().version >= version
+        assert ReservedVersions(file).read().epoch == 3
 
 
 def test_it_is_written_once_in_a_hundred_versions_and_for_each_epoch(file: Path) -> None:
-    used = UsedFile(file)
+    reserved = ReservedVersions(file)
     found = []
     for epoch, version in [*((1, version) for version in range(1, 251)), (2, 251)]:
-        used.cover(epoch, version)
-        found.append(UsedFile(file).read())
-    assert list(dict.fromkeys(found)) == [Used(1, 100), Used(1, 200), Used(1, 300), Used(2, 350)]
+        reserved.cover(epoch, version)
+        found.append(ReservedVersions(file).read())
+    assert list(dict.fromkeys(found)) == [
+        HighestUsed(1, 100),
+        HighestUsed(1, 200),
+        HighestUsed(1, 300),
+        HighestUsed(2, 350),
+    ]
 
 
 def test_a_clean_end_leaves_no_gap(file: Path) -> None:
-    used = UsedFile(file)
-    used.cover(1, 7)
-    used.give_back(7)
-    assert UsedFile(file).read() == Used(1, 7)
+    reserved = ReservedVersions(file)
+    reserved.cover(1, 7)
+    reserved.give_back(7)
+    assert ReservedVersions(file).read() == HighestUsed(1, 7)
 
 
 def test_a_learner_that_was_overtaken_lowers_nothing(file: Path) -> None:
-    old, successor = UsedFile(file), UsedFile(file)
+    old, successor = ReservedVersions(file), ReservedVersions(file)
     old.cover(1, 7)
     successor.cover(2, 500)
     old.give_back(7)
     old.cover(1, 200)
-    assert UsedFile(file).read() == Used(2, 599)
+    assert ReservedVersions(file).read() == HighestUsed(2, 599)
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"epoch": 1}', '{"epoch": "x", "version": 2}', "\xff"])
@@ -50,15 +55,15 @@ def test_a_damaged_file_is_passed_over_with_a_warning(
     file: Path, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     file.write_bytes(content.encode("latin-1"))
-    assert UsedFile(file).read() == Used()
+    assert ReservedVersions(file).read() == HighestUsed()
     assert "unreadable" in caplog.text
 
 
 def test_a_disk_that_refuses_is_reported_and_keeps_nobody_from_publishing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    used = UsedFile(tmp_path / "missing" / "used.json")
-    used.cover(1, 1)
+    reserved = ReservedVersions(tmp_path / "missing" / "used.json")
+    reserved.cover(1, 1)
     assert "cannot note" in caplog.text
-    used.give_back(1)
-    assert used.read() == Used()
+    reserved.give_back(1)
+    assert reserved.read() == HighestUsed()

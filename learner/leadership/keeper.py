@@ -1,7 +1,9 @@
 """The keeper: one thread that keeps a run alive while an update or a save takes long.
 
 Each second: renew the lease, put back what is missing, audit the books, write `:status`. It never
-ends the process itself; the loop asks `check()`.
+ends the process itself; the loop asks `check()`. The first round and the last run in the loop's thread,
+before the keeper's own begins and after it was closed. It holds no lock: each step of a round takes the
+fence's for itself, so that the loop can publish or settle between two of them.
 """
 
 import logging
@@ -18,8 +20,8 @@ from dppo_redis.redis_client import TransientError, translated
 from dppo_redis.registry import Registry
 from dppo_redis.report_fields import from_fields, to_fields
 from dppo_redis.reports import ActorReport, KeeperStatus, LearnerStatus
-from learner.authority import Authority
-from learner.reserve import Reserve
+from learner.leadership.leadership import Leadership
+from learner.leadership.spare_batch import SpareBatch
 
 PERIOD_S = 1.0
 _log = logging.getLogger("dppo")
@@ -30,7 +32,7 @@ class Keeper:
 
     def __init__(
         self,
-        authority: Authority,
+        leadership: Leadership,
         registry: Registry,
         report: Callable[[], LearnerStatus],
         rollouts_per_update: int,
@@ -39,7 +41,7 @@ class Keeper:
         planned_actors: int,
         rollout_bytes: int = 0,
     ) -> None:
-        self._authority = authority
+        self._leadership = leadership
         self._registry = registry
         self._report = report  # what the loop reported last
         self._rollouts_per_update = rollouts_per_update
@@ -47,7 +49,7 @@ class Keeper:
         self._publish_every = publish_every
         self._planned_actors = planned_actors
         self._rollout_bytes = rollout_bytes  # of a planned actor
-        self._reserve = Reserve()
+        self._spare_batch = SpareBatch()
         self._actor_wait_share = 0.0  # of the fleet, when it was last seen
         self._failure: Exception | None = None
         self._closing = threading.Event()
@@ -87,7 +89,7 @@ class Keeper:
 
     def _mark(self, high: int, actors: int, report: LearnerStatus) -> int:
         """Where actors wait now: below the high mark while the learner never waits for them."""
-        if self._max_staleness == 0 or self._reserve.wanted(report.learner_wait_share, report.update):
+        if self._max_staleness == 0 or self._spare_batch.wanted(report.learner_wait_share, report.update):
             return high
         return backlog_fresh(high, self._rollouts_per_update, actors)
 
@@ -102,20 +104,20 @@ class Keeper:
         """One round of everything."""
         with translated():
             report = self._report()
-            self._authority.remove_foreign_types()
-            self._authority.renew()
-            self._authority.heal()
-            balance = self._authority.audit()
+            self._leadership.publisher.remove_foreign_types()
+            self._leadership.lease.renew()
+            self._leadership.publisher.heal()
+            balance = self._leadership.bookkeeper.audit()
             living = self._registry.living()
             self._registry.forget_dead(living)
             actors = max(len(living), self._planned_actors)  # those that are only starting, too
             high = self._backlog_high(actors)
             mark = self._mark(high, actors, report)
-            self._authority.write_backlog_high(mark)
+            self._leadership.publisher.write_backlog_high(mark)
             limit = valve_bytes(high, actors, self._rollout_bytes)
             self._open_valve(valve_excess(balance.backlog, balance.stream_bytes, high, actors, limit), limit)
             own = self._status(balance, [from_fields(ActorReport, f) for f in living.values()], mark, limit)
-            self._authority.write_status(to_fields(report, own))
+            self._leadership.bookkeeper.write_status(to_fields(report, own))
 
     def _status(
         self, balance: Balance, living: Sequence[ActorReport], backlog_high: int, valve_limit: int
@@ -130,9 +132,9 @@ class Keeper:
             refused=balance.outcomes[Outcome.REFUSED],
             lost=balance.outcomes[Outcome.LOST],
             env_steps=balance.env_steps,
-            epoch=self._authority.epoch,
-            version=self._authority.version,
-            learner=self._authority.owner,
+            epoch=self._leadership.fence.epoch,
+            version=self._leadership.publisher.version,
+            learner=self._leadership.lease.owner,
             actors=len(living),
             actor_wait_share=self._actor_wait_share,
             backlog_high=backlog_high,
@@ -146,7 +148,7 @@ class Keeper:
 
     def _open_valve(self, excess: int, limit: int) -> None:
         """The last resort, where actors do not heed the backlog mark."""
-        if excess and (trimmed := self._authority.trim(excess)) and self._valve_rarely.due():
+        if excess and (trimmed := self._leadership.bookkeeper.trim(excess)) and self._valve_rarely.due():
             _log.error(
                 "the stream held more than %d MB: dropped its %d oldest rollouts; do all actors heed the "
                 "backlog mark?",

@@ -1,0 +1,126 @@
+"""The books of a run in memory and in Redis: outcomes, what vanished, the status that shows them.
+
+The loop's thread settles; a settle waits for Redis. The keeper audits, trims and writes the status; an error
+of Redis ends its round. Both make a lost stream again: the loop's reader where it finds none, the keeper in
+an audit. All hold the fence's lock, so that an audit never counts in the middle of a settle.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+
+from dppo_redis.ledger import Balance, Books, Ledger, Outcome, Settlement
+from dppo_redis.redis_client import TransientError, translated
+from dppo_redis.rollout_stream import ensure_group
+from dppo_redis.run_store import read_counters
+from learner.leadership.fence import Fence
+
+_TRIMMED_AT_ONCE = 100
+_log = logging.getLogger("dppo")
+
+
+class Bookkeeper:
+    """Gives every rollout one recorded outcome."""
+
+    def __init__(self, fence: Fence) -> None:
+        self.books = Books(Ledger())
+        self.streams_made = 0  # what an older one held after the last audit was never counted
+        self._fence = fence
+        self._is_settling = False  # also between two attempts, when the lock is free
+        self._doubtful = count()  # entries whose trim was not confirmed
+
+    def restore(self, books: Books) -> None:
+        """Go on from a checkpoint; called before the lease is taken."""
+        self.books = books
+
+    @property
+    def env_steps(self) -> int:
+        """Valid steps of all settled rollouts, whatever their outcome."""
+        with self._fence.lock:
+            return self.books.ledger.env_steps
+
+    # From the loop's thread
+
+    def settle(self, settlements: Sequence[Settlement]) -> None:
+        """Record final outcomes; one that was already recorded, or whose entry is gone, adds nothing."""
+        if settlements:
+            self._is_settling = True
+            try:
+                self._fence.insist("settle rollouts", lambda: self._settle(settlements))
+            finally:
+                self._is_settling = False
+
+    def _settle(self, settlements: Sequence[Settlement]) -> None:
+        try:
+            with translated():
+                counted = self._fence.writes.settle(self._fence.epoch, settlements)
+        except TransientError:
+            self.books.doubts.update({s.entry_id: s for s in settlements})
+            raise
+        for settlement, counts in zip(settlements, counted, strict=True):
+            if counts:
+                self.books.ledger.add(settlement.outcome, settlement.reason, settlement.steps)
+                self.books.doubts.pop(settlement.entry_id, None)
+        self._fence.history.write(
+            "settled",
+            entries=[(s.entry_id, s.outcome, n) for s, n in zip(settlements, counted, strict=True)],
+        )
+
+    # From both
+
+    def restore_stream(self) -> None:
+        """Make stream and group again where they are missing."""
+        with self._fence.lock:
+            if ensure_group(self._fence.client, self._fence.keys):
+                self.books.stream_is_new = True
+                self.streams_made += 1
+
+    # From the keeper's thread
+
+    def audit(self) -> Balance:
+        """Compare the stream's counters with the ledger; book what vanished; restore what was lost."""
+        fence = self._fence
+        with fence.lock:
+            counters = read_counters(fence.client, fence.keys)
+            if not self.books.adopt(counters.ledger, counters.entries_added, counters.backlog):
+                _log.warning("somebody else wrote into the ledger; its counts are put right from memory")
+            if not self._is_settling:
+                self.books.doubts.clear()
+            balance = self.books.audit(counters.entries_added, counters.backlog)
+            if balance.imbalance:
+                fence.history.write("booked", imbalance=balance.imbalance)
+            if self.books.ledger.counts != counters.ledger:
+                fence.writes.write_hash(fence.epoch, fence.keys.ledger, self.books.ledger.counts)
+            self.restore_stream()
+            return replace(balance, stream_bytes=counters.stream_bytes)
+
+    def trim(self, excess: int) -> int:
+        """Drop the oldest rollouts that no learner has read yet, and count them as lost."""
+        trimmed = 0
+        while trimmed < excess:
+            with self._fence.lock:  # a few at a time: the server answers nobody else meanwhile
+                some = self._trim(min(_TRIMMED_AT_ONCE, excess - trimmed))
+            trimmed += some
+            if some < _TRIMMED_AT_ONCE:
+                break
+        return trimmed
+
+    def _trim(self, most: int) -> int:
+        self._fence.history.write("trimming", entries=most)
+        try:
+            with translated():
+                trimmed = self._fence.writes.trim(self._fence.epoch, most)
+        except TransientError:
+            doubt = Settlement(b"", Outcome.LOST, "valve")
+            self.books.doubts.update({b"valve-%d" % next(self._doubtful): doubt for _ in range(most)})
+            raise
+        self._fence.history.write("trimmed", entries=trimmed)
+        if trimmed:
+            self.books.ledger.add(Outcome.LOST, "valve", entries=trimmed)
+        return trimmed
+
+    def write_status(self, fields: Mapping[str, str | int | float]) -> None:
+        """Replace the status hash."""
+        with self._fence.lock:
+            self._fence.writes.write_hash(self._fence.epoch, self._fence.keys.status, fields)

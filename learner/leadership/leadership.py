@@ -1,0 +1,50 @@
+"""Lease, publisher and bookkeeper around one fence, as one value for loop and keeper. Only wiring."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dppo_redis.history import NO_HISTORY, History
+from dppo_redis.keys import RunKeys
+from dppo_redis.ledger import Books
+from dppo_redis.lineage import Lineage
+from dppo_redis.redis_client import Client
+from dppo_redis.shutdown import StopRequest
+from dppo_redis.spec import RunDescription
+from learner.leadership.bookkeeper import Bookkeeper
+from learner.leadership.fence import Fence
+from learner.leadership.lease import Lease
+from learner.leadership.publisher import Publisher
+from learner.leadership.reserved_versions import ReservedVersions
+
+
+@dataclass(frozen=True)
+class Leadership:
+    """What one learner process needs to lead a run."""
+
+    fence: Fence
+    lease: Lease
+    publisher: Publisher
+    bookkeeper: Bookkeeper
+
+    def restore(self, version: int, lineage: Lineage, books: Books, boots: Mapping[str, int]) -> None:
+        """Go on from a checkpoint; called before the lease is taken."""
+        self.publisher.restore(version, boots)
+        self.lease.restore(lineage)
+        self.bookkeeper.restore(books)
+
+
+def make_leadership(
+    client: Client,
+    keys: RunKeys,
+    description: RunDescription,
+    owner: str,
+    stop: StopRequest,
+    history: History = NO_HISTORY,
+    reserved: ReservedVersions | None = None,
+) -> Leadership:
+    """Put them together; nothing is sent yet."""
+    reserved = reserved or ReservedVersions()
+    fence = Fence(client, keys, stop, history)
+    publisher = Publisher(fence, description, reserved)
+    lease = Lease(fence, publisher, reserved, owner, stop)
+    return Leadership(fence, lease, publisher, Bookkeeper(fence))

@@ -1,0 +1,119 @@
+"""The lease: which learner leads a run, for how long, and as which epoch.
+
+The loop's thread takes it before the keeper runs, confirms it before a checkpoint gets its name, and hands it
+back at the end. The keeper renews it each second; the loop does, too, where a write was refused. A renewal
+holds the fence's lock: a new epoch, the lineage that it begins and the weights under it appear together.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from dppo_redis.errors import FencedError, LeaseHeldError, StoppedError
+from dppo_redis.fenced_writes import EpochMissingError, LeaseAnswer
+from dppo_redis.lineage import Lineage
+from dppo_redis.redis_client import Patience, TransientError, translated
+from dppo_redis.renewal import Answer, HolderWatch, Look
+from dppo_redis.shutdown import StopRequest
+from learner.leadership.fence import Fence
+from learner.leadership.publisher import Publisher
+from learner.leadership.reserved_versions import ReservedVersions
+
+LEASE_TTL_S = 5.0
+_POLL_S = 0.2
+_log = logging.getLogger("dppo")
+
+
+class Lease:
+    """One learner's claim to lead a run."""
+
+    def __init__(
+        self, fence: Fence, publisher: Publisher, reserved: ReservedVersions, owner: str, stop: StopRequest
+    ) -> None:
+        self.owner = owner
+        self.lineage = Lineage()  # a frozen value, replaced with each epoch: any thread may read it
+        self._fence = fence
+        self._publisher = publisher
+        self._reserved = reserved
+        self._stop = stop
+        self._patience = Patience(stop)
+        fence.renewed_by(self.renew)
+
+    def restore(self, lineage: Lineage) -> None:
+        """Go on from a checkpoint; called before `acquire`."""
+        self.lineage = lineage
+
+    def acquire(self, known_epoch: int, update: int) -> None:
+        """Take the lease at `update`, above all that checkpoint, Redis or directory know to be used.
+
+        Raises:
+            LeaseHeldError: a living learner renews its lease; the message names it.
+        """
+        epoch = self._take(lambda: max(known_epoch, self._reserved.read().epoch))
+        self._publisher.begin(update)
+        self._adopt(epoch)
+
+    def renew(self) -> None:
+        """Keep the lease; takes a new epoch where the old one was wiped, and publishes again under it.
+
+        Raises:
+            FencedError: another learner leads.
+        """
+        with self._fence.lock:  # or the loop would take the new epoch for another learner's
+            epoch = self._keep(self._fence.epoch)
+            if epoch is not None:
+                self._adopt(epoch)
+                self._publisher.republish()
+
+    def confirm(self) -> None:
+        """Ask whether this learner still leads; where Redis does not answer no other can.
+
+        Raises:
+            FencedError: another learner leads.
+        """
+        with suppress(TransientError, EpochMissingError), translated():
+            self.renew()
+
+    def release(self) -> None:
+        """Hand the lease back, if it is still ours, and the versions that were not used."""
+        self._reserved.give_back(self._publisher.version)
+        self._fence.writes.release(self.owner)
+
+    def _take(self, known_epoch: Callable[[], int]) -> int:
+        """Wait until it is free or has run out, and take it; returns the new epoch, above the known one."""
+        watch, waited_s = HolderWatch(LEASE_TTL_S), 0.0
+        while True:
+            answer = self._patience.call("take the lease", lambda: self._ask(0, known_epoch()))
+            if answer.outcome == "acquired":
+                return answer.epoch
+            if self._stop.requested:
+                raise StoppedError("stopped while waiting for the lease")
+            if watch.judge(Look(answer.holder), waited_s) is Answer.RENEWED:
+                raise LeaseHeldError(
+                    f"run {self._fence.keys.run} is led by a living learner, {answer.holder}: "
+                    "stop that one, choose another --run, or wait for its end with --standby"
+                )
+            self._stop.sleep(_POLL_S)
+            waited_s += _POLL_S
+
+    def _keep(self, epoch: int) -> int | None:
+        """Renew it; returns a new epoch where `epoch` was wiped, else None. Redis errors pass through."""
+        answer = self._ask(epoch, epoch)
+        if answer.outcome == "acquired":
+            return answer.epoch
+        if answer.outcome == "held":
+            return None
+        raise FencedError(
+            f"run {self._fence.keys.run} is led by {answer.holder or 'another learner'} "
+            f"(epoch {answer.epoch}, this one had {epoch})"
+        )
+
+    def _ask(self, epoch: int, floor: int) -> LeaseAnswer:
+        return self._fence.writes.acquire(self.owner, int(1000 * LEASE_TTL_S), epoch, floor)
+
+    def _adopt(self, epoch: int) -> None:
+        update = self._publisher.update
+        self._fence.epoch = epoch
+        self.lineage = self.lineage.begin(epoch, update)
+        _log.info("leading run %s as epoch %d at update %d", self._fence.keys.run, epoch, update)
+        self._fence.history.write("acquired", epoch=epoch, update=update, lineage=self.lineage.starts)
