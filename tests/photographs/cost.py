@@ -26,8 +26,9 @@ class Job:
 
     def units(self, summary: dict[str, Any]) -> int:
         """Updates of a serial run, rollouts of a fleet, 1 start."""
-        counts = {"update": summary["updates"], "rollout": summary["ledger"]["trained"]}
-        return int(counts.get(self.name, 1))
+        if self.name == "rollout":
+            return int(summary["ledger"]["trained"])
+        return int(summary["updates"]) if self.name == "update" else 1
 
 
 _JOBS = (

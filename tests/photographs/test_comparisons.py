@@ -12,7 +12,7 @@ import torch
 
 from tests.photographs.commands import forms, in_order, read_monitor
 from tests.photographs.comparing import TIMED, UNREPEATABLE, differences
-from tests.photographs.cost import median_interval, report
+from tests.photographs.cost import Job, median_interval, report
 from tests.photographs.events import kinds, read_events, until
 from tests.photographs.lock_step import compare_learnt
 from tests.photographs.sides import BrokenSideError, Side
@@ -275,6 +275,13 @@ def test_a_cost_beyond_the_limits_is_reported_and_one_within_is_not(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["within", "BEYOND", "BEYOND"]
     assert "CPU time per rollout, new / old: median 1.000, 95 % interval 1.000 to 1.070, 10 pairs" in lines[2]
+
+
+def test_cost_is_divided_by_updates_rollouts_and_starts() -> None:
+    fleet = {"updates": 6, "ledger": {"trained": 12}}
+    units = [Job(name, ()).units(fleet) for name in ("update", "rollout", "start")]
+    assert units == [6, 12, 1]
+    assert Job("update", ()).units({"updates": 60}) == 60  # a serial run has no ledger
 
 
 def test_the_interval_of_a_median_leaves_out_as_many_as_the_sign_test_allows() -> None:
