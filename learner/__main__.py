@@ -13,30 +13,30 @@ from pathlib import Path
 
 import torch
 
-from dppo_redis.arguments import parse_arguments
-from dppo_redis.config import load_toml
-from dppo_redis.credentials import Role, find_url
+from dppo_redis.artefacts.run_files import RunFiles
+from dppo_redis.environments.inspect import spaces_of
 from dppo_redis.errors import ConfigurationError, ExitStatus, FencedError, StoppedError, WireError
-from dppo_redis.history import History
-from dppo_redis.inspect_environment import spaces_of
-from dppo_redis.keys import RunKeys
-from dppo_redis.logs import configure
-from dppo_redis.memory import keep_freed_memory
-from dppo_redis.redis_client import Client, Patience, connect, eviction_warning
-from dppo_redis.registry import Registry
-from dppo_redis.rollout_stream import Entry, RolloutConsumer
-from dppo_redis.run_files import RunFiles
-from dppo_redis.run_plan import RunPlan, plan
-from dppo_redis.run_store import RunStore
-from dppo_redis.shutdown import StopRequest, run_service
-from learner.batch_rule import BatchRule, ElasticBatch, LockStepBatch
+from dppo_redis.protocol.config import load_toml
+from dppo_redis.protocol.run_plan import RunPlan, plan
+from dppo_redis.service.arguments import parse_arguments
+from dppo_redis.service.event_log import History
+from dppo_redis.service.logs import configure
+from dppo_redis.service.shutdown import StopRequest, run_service
+from dppo_redis.store.client import Client, Patience, connect, eviction_warning
+from dppo_redis.store.credentials import Role, find_url
+from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.registry import Registry
+from dppo_redis.store.rollout_stream import Entry, RolloutConsumer
+from dppo_redis.store.run_store import RunStore
 from learner.build import build_ppo, check_size, make_checkpoints
-from learner.intake import Intake
+from learner.intake.batch_rule import BatchRule, ElasticBatch, LockStepBatch
+from learner.intake.intake import Intake
 from learner.leadership.keeper import Keeper
 from learner.leadership.leadership import make_leadership
 from learner.leadership.reserved_versions import ReservedVersions
 from learner.leadership.takeover import stand_by, take_over
 from learner.loop import Learner
+from learner.malloc import keep_freed_memory
 from learner.metrics import MetricsFiles
 from learner.progress import Progress
 from learner.training import Training

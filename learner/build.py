@@ -6,13 +6,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from dppo_redis.config import MAX_PAYLOAD_BYTES, RunConfig
+from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.errors import ConfigurationError
-from dppo_redis.policy import ActorCritic
-from dppo_redis.run_files import RunFiles
-from dppo_redis.spec import RunDescription
+from dppo_redis.policy.actor_critic import ActorCritic
+from dppo_redis.protocol.config import MAX_PAYLOAD_BYTES, RunConfig
+from dppo_redis.protocol.spec import RunDescription
 from learner.checkpoint import Checkpoints
-from learner.ppo_update import PpoUpdate
+from learner.ppo.update import PpoUpdate
 
 
 def build_ppo(config: RunConfig, description: RunDescription, update_epochs: int) -> PpoUpdate:

@@ -17,22 +17,22 @@ from typing import Any
 
 import torch
 
-from dppo_redis.errors import CheckpointError, ConfigurationError
-from dppo_redis.files import write_aside
-from dppo_redis.ledger import Books, Ledger
-from dppo_redis.lineage import Lineage
-from dppo_redis.normaliser import RunningMoments
-from dppo_redis.plugins import one_line
-from dppo_redis.run_files import (
+from dppo_redis.artefacts.run_files import (
     checkpoint_files,
     checkpoint_name,
     milestone_name,
     number_of,
     resumable_files,
 )
-from dppo_redis.sequence_numbers import Marks
-from dppo_redis.spec import Spec
-from learner.ppo_update import PpoUpdate
+from dppo_redis.errors import CheckpointError, ConfigurationError
+from dppo_redis.protocol.ledger import Books, Ledger
+from dppo_redis.protocol.lineage import Lineage
+from dppo_redis.protocol.sequence_numbers import Marks
+from dppo_redis.protocol.spec import Spec
+from dppo_redis.service.files import write_aside
+from dppo_redis.service.plugins import one_line
+from dppo_redis.spaces.normaliser import RunningMoments
+from learner.ppo.update import PpoUpdate
 from learner.progress import Progress
 
 FORMAT = 1

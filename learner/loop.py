@@ -8,21 +8,21 @@ import logging
 import time
 from dataclasses import dataclass
 
-from dppo_redis.config import RunConfig
 from dppo_redis.errors import CheckpointError
-from dppo_redis.history import NO_HISTORY, History
-from dppo_redis.ledger import Outcome, Settlement
-from dppo_redis.lock_step import LockStep
-from dppo_redis.logs import Rarely
-from dppo_redis.redis_client import Patience, TransientError, translated
-from dppo_redis.report_fields import to_fields
-from dppo_redis.reports import LearnerStatus, UpdateRecord
-from dppo_redis.run_store import PAUSE, RUN, STOP, RunStore
-from dppo_redis.shutdown import StopRequest
-from learner.asking import Asking
+from dppo_redis.protocol.config import RunConfig
+from dppo_redis.protocol.ledger import Outcome, Settlement
+from dppo_redis.protocol.lock_step import LockStep
+from dppo_redis.protocol.report_fields import to_fields
+from dppo_redis.protocol.reports import LearnerStatus, UpdateRecord
+from dppo_redis.service.event_log import NO_HISTORY, History
+from dppo_redis.service.logs import Rarely
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import Patience, TransientError, translated
+from dppo_redis.store.run_store import PAUSE, RUN, STOP, RunStore
 from learner.checkpoint import Snapshot
 from learner.goal import Finished
-from learner.intake import Accepted, Intake
+from learner.intake.intake import Accepted, Intake
+from learner.intake.resend_requests import Asking
 from learner.leadership.keeper import Keeper
 from learner.leadership.leadership import Leadership
 from learner.status_report import status_of

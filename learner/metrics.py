@@ -13,13 +13,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
-from dppo_redis.files import read_table, write_aside
-from dppo_redis.logs import Rarely
-from dppo_redis.report_fields import from_fields, names, to_fields
-from dppo_redis.reports import UpdateRecord
-from dppo_redis.run_files import RunFiles
-from learner.board import Board
-from learner.ppo_update import UpdateReport
+from dppo_redis.artefacts.run_files import RunFiles
+from dppo_redis.protocol.report_fields import from_fields, names, to_fields
+from dppo_redis.protocol.reports import UpdateRecord
+from dppo_redis.service.files import read_table, write_aside
+from dppo_redis.service.logs import Rarely
+from learner.ppo.update import UpdateReport
+from learner.tensorboard_file import Board
 
 _log = logging.getLogger("dppo")
 

@@ -1,6 +1,6 @@
 """What a learner reports of itself, as far as its training and its intake know it. The keeper writes it."""
 
-from dppo_redis.reports import LearnerStatus
+from dppo_redis.protocol.reports import LearnerStatus
 from learner.training import Training
 
 

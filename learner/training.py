@@ -8,18 +8,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dppo_redis.config import CheckpointConfig, RunConfig
 from dppo_redis.errors import CheckpointError
-from dppo_redis.lock_step import LockStep
-from dppo_redis.reports import Evaluation, UpdateRecord
-from dppo_redis.rollout import Rollout
-from learner.batch import stack
-from learner.cautions import Cautions
+from dppo_redis.protocol.config import CheckpointConfig, RunConfig
+from dppo_redis.protocol.lock_step import LockStep
+from dppo_redis.protocol.reports import Evaluation, UpdateRecord
+from dppo_redis.protocol.rollout import Rollout
 from learner.checkpoint import Checkpoints, Snapshot, is_milestone
 from learner.clock import TrainingClock
 from learner.goal import Finished, Goal, judge_goal
 from learner.metrics import MetricsFiles, make_record
-from learner.ppo_update import PpoUpdate, UpdateReport
+from learner.ppo.batch import stack
+from learner.ppo.health import Cautions
+from learner.ppo.update import PpoUpdate, UpdateReport
 from learner.progress import Progress
 
 

@@ -12,19 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dppo_redis.best_policy import read_best
-from dppo_redis.config import load_toml
+from dppo_redis.artefacts.best_policy import read_best
+from dppo_redis.artefacts.exports import is_export, read_export
+from dppo_redis.artefacts.run_files import RunFiles, resumable_files
+from dppo_redis.environments.inspect import describe
 from dppo_redis.errors import CheckpointError, ConfigurationError
-from dppo_redis.exports import is_export, read_export
-from dppo_redis.inspect_environment import describe
-from dppo_redis.normaliser import RunningMoments
-from dppo_redis.plugins import one_line
-from dppo_redis.run_files import RunFiles, resumable_files
-from dppo_redis.run_plan import RunPlan
-from dppo_redis.spec import Spec
-from dppo_redis.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN, Weights
+from dppo_redis.protocol.config import load_toml
+from dppo_redis.protocol.run_plan import RunPlan
+from dppo_redis.protocol.spec import Spec
+from dppo_redis.protocol.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN, Weights
+from dppo_redis.service.plugins import one_line
+from dppo_redis.spaces.normaliser import RunningMoments
 from learner.checkpoint import newest_readable, read_values
-from learner.ppo_update import PpoUpdate
+from learner.ppo.update import PpoUpdate
 from learner.progress import Progress
 
 _VALUE = "value."

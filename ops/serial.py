@@ -12,18 +12,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dppo_redis.acting import ActingPolicy
-from dppo_redis.best_policy import BestPolicy
-from dppo_redis.config import RunConfig
+from dppo_redis.artefacts.best_policy import BestPolicy
 from dppo_redis.errors import CheckpointError, EnvironmentBrokenError, StoppedError
-from dppo_redis.ledger import Books, Ledger
-from dppo_redis.lineage import Lineage
-from dppo_redis.reports import RunSummary
-from dppo_redis.run_plan import RunPlan
-from dppo_redis.sequence_numbers import Marks
-from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import RunDescription
-from dppo_redis.weights import Weights
+from dppo_redis.policy.numpy_policy import ActingPolicy
+from dppo_redis.protocol.config import RunConfig
+from dppo_redis.protocol.ledger import Books, Ledger
+from dppo_redis.protocol.lineage import Lineage
+from dppo_redis.protocol.reports import RunSummary
+from dppo_redis.protocol.run_plan import RunPlan
+from dppo_redis.protocol.sequence_numbers import Marks
+from dppo_redis.protocol.spec import RunDescription
+from dppo_redis.protocol.weights import Weights
+from dppo_redis.service.shutdown import StopRequest
 from learner.build import build_ppo, make_checkpoints
 from learner.checkpoint import Snapshot
 from learner.metrics import MetricsFiles

@@ -6,17 +6,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from dppo_redis.acting import ActingPolicy
-from dppo_redis.config import RunConfig
 from dppo_redis.errors import EnvironmentBrokenError, StoppedError, WireError
-from dppo_redis.lock_step import LockStep, seed_boot
-from dppo_redis.pacing import batch_is_full
-from dppo_redis.rollout import Rollout, validate
-from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import RunDescription, Spec
+from dppo_redis.policy.numpy_policy import ActingPolicy
+from dppo_redis.protocol.config import RunConfig
+from dppo_redis.protocol.lock_step import LockStep, seed_boot
+from dppo_redis.protocol.pacing import batch_is_full
+from dppo_redis.protocol.rollout import Rollout, validate
+from dppo_redis.protocol.spec import RunDescription, Spec
+from dppo_redis.service.shutdown import StopRequest
 from workers.build import build_collector
 from workers.collect import Collector
-from workers.trouble import Trouble
+from workers.failures import Trouble
 from workers.watchdog import CallClock
 
 

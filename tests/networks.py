@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from dppo_redis.networks import Inputs, InputSizes
+from dppo_redis.policy.networks import Inputs, InputSizes
 
 
 class Noisy(nn.Module):

@@ -10,28 +10,28 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from dppo_redis.arguments import parse_arguments
-from dppo_redis.credentials import Role, find_url
 from dppo_redis.errors import (
     ConfigurationError,
     ExitStatus,
     StoppedError,
 )
-from dppo_redis.history import History
-from dppo_redis.keys import RunKeys
-from dppo_redis.logs import configure
-from dppo_redis.redis_client import Client, Patience, TransientError, connect, translated
-from dppo_redis.registry import Registry
-from dppo_redis.rollout import MAX_ENVIRONMENTS
-from dppo_redis.rollout_stream import RolloutProducer
-from dppo_redis.run_store import STOP, RunStore
-from dppo_redis.shutdown import StopRequest, run_service
-from dppo_redis.spec import RunDescription
-from dppo_redis.weight_store import WeightStore
+from dppo_redis.protocol.rollout import MAX_ENVIRONMENTS
+from dppo_redis.protocol.spec import RunDescription
+from dppo_redis.service.arguments import parse_arguments
+from dppo_redis.service.event_log import History
+from dppo_redis.service.logs import configure
+from dppo_redis.service.shutdown import StopRequest, run_service
+from dppo_redis.store.client import Client, Patience, TransientError, connect, translated
+from dppo_redis.store.credentials import Role, find_url
+from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.registry import Registry
+from dppo_redis.store.rollout_stream import RolloutProducer
+from dppo_redis.store.run_store import STOP, RunStore
+from dppo_redis.store.weight_store import WeightStore
 from workers.build import build_collector
 from workers.join import check_environment, refuse_living_holder, wait_for_description
 from workers.loop import BEAT_PERIOD_S, Actor, ActorStats
-from workers.turn import ByBacklog, InLockStep, Turn
+from workers.sampling_rule import ByBacklog, InLockStep, Turn
 from workers.watchdog import CallClock, Watchdog
 
 _log = logging.getLogger("dppo")

@@ -1,8 +1,8 @@
 """Builds what an actor samples with: environments and buffers. The serial baseline builds the same."""
 
-from dppo_redis.environments import make_vector
+from dppo_redis.environments.make import make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
-from dppo_redis.spec import RunDescription
+from dppo_redis.protocol.spec import RunDescription
 from workers.collect import Collector
 from workers.envs import Environments
 from workers.seeding import actor_seeds

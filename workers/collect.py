@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from dppo_redis.acting import ActingPolicy
 from dppo_redis.errors import EnvironmentBrokenError, StoppedError
-from dppo_redis.normaliser import discounted_returns
-from dppo_redis.policy_state import PolicyState
-from dppo_redis.rollout import Rollout, allocate
-from dppo_redis.shutdown import StopRequest
-from dppo_redis.spaces import Array, BoolArray, FloatArray
-from dppo_redis.spec import Spec
+from dppo_redis.policy.numpy_policy import ActingPolicy
+from dppo_redis.policy.policy_state import PolicyState
+from dppo_redis.protocol.rollout import Rollout, allocate
+from dppo_redis.protocol.spec import Spec
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.spaces.normaliser import discounted_returns
+from dppo_redis.spaces.observations import Array, BoolArray, FloatArray
 from workers.envs import Environments
 from workers.seeding import ActorSeeds
 

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import VectorEnv
 
-from dppo_redis.acting import ActingPolicy
-from dppo_redis.environments import Vectorization, make_vector
+from dppo_redis.environments.make import Vectorization, make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, StoppedError
-from dppo_redis.policy_state import PolicyState
-from dppo_redis.reports import Evaluation
-from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import RunDescription
+from dppo_redis.policy.numpy_policy import ActingPolicy
+from dppo_redis.policy.policy_state import PolicyState
+from dppo_redis.protocol.reports import Evaluation
+from dppo_redis.protocol.spec import RunDescription
+from dppo_redis.service.shutdown import StopRequest
 from workers.envs import Environments
 from workers.seeding import evaluation_seeds
 from workers.watchdog import CallClock

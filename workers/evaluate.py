@@ -12,21 +12,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from dppo_redis.acting import ActingPolicy
-from dppo_redis.arguments import parse_arguments
-from dppo_redis.best_policy import BestPolicy
-from dppo_redis.credentials import Role, find_url
+from dppo_redis.artefacts.best_policy import BestPolicy
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, ExitStatus, StoppedError, WireError
-from dppo_redis.history import NO_HISTORY, History, arrays_digest
-from dppo_redis.keys import RunKeys
-from dppo_redis.logs import configure
-from dppo_redis.redis_client import Patience, connect
-from dppo_redis.report_fields import to_fields
-from dppo_redis.reports import BestEvaluation
-from dppo_redis.run_store import STOP, RunStore
-from dppo_redis.shutdown import StopRequest, run_service
-from dppo_redis.spec import RunDescription
-from dppo_redis.weight_store import WeightStore
+from dppo_redis.policy.numpy_policy import ActingPolicy
+from dppo_redis.protocol.report_fields import to_fields
+from dppo_redis.protocol.reports import BestEvaluation
+from dppo_redis.protocol.spec import RunDescription
+from dppo_redis.service.arguments import parse_arguments
+from dppo_redis.service.event_log import NO_HISTORY, History, arrays_digest
+from dppo_redis.service.logs import configure
+from dppo_redis.service.shutdown import StopRequest, run_service
+from dppo_redis.store.client import Patience, connect
+from dppo_redis.store.credentials import Role, find_url
+from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.run_store import STOP, RunStore
+from dppo_redis.store.weight_store import WeightStore
 from workers.episodes import evaluate
 from workers.join import wait_for_description
 from workers.loop import check_run

@@ -2,15 +2,15 @@
 
 import logging
 
+from dppo_redis.environments.inspect import inspect
 from dppo_redis.errors import ConfigurationError, DamagedSpecError
-from dppo_redis.inspect_environment import inspect
-from dppo_redis.logs import Rarely
-from dppo_redis.redis_client import Patience
-from dppo_redis.registry import Registry
-from dppo_redis.renewal import Look, living_holder
-from dppo_redis.run_store import RunStore
-from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import RunDescription, Spec
+from dppo_redis.protocol.spec import RunDescription, Spec
+from dppo_redis.service.logs import Rarely
+from dppo_redis.service.renewal import Look, living_holder
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import Patience
+from dppo_redis.store.registry import Registry
+from dppo_redis.store.run_store import RunStore
 from workers.loop import BEAT_PERIOD_S
 
 _LOOKS_AT_A_DAMAGED_SPEC = 15  # three seconds

@@ -9,23 +9,23 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dppo_redis.acting import ActingPolicy
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, StoppedError, WireError
-from dppo_redis.history import NO_HISTORY, History, arrays_digest
-from dppo_redis.logs import Rarely
-from dppo_redis.redis_client import Patience
-from dppo_redis.registry import Registry
-from dppo_redis.reports import ActorReport
-from dppo_redis.rollout import Rollout, RolloutHeader, validate
-from dppo_redis.rollout_stream import RolloutProducer, Situation
-from dppo_redis.run_store import PAUSE, STOP, RunStore
-from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import RunDescription
-from dppo_redis.weight_store import WeightStore
-from dppo_redis.wire import checksum, encode_rollout
+from dppo_redis.policy.numpy_policy import ActingPolicy
+from dppo_redis.protocol.reports import ActorReport
+from dppo_redis.protocol.rollout import Rollout, RolloutHeader, validate
+from dppo_redis.protocol.spec import RunDescription
+from dppo_redis.protocol.wire import checksum, encode_rollout
+from dppo_redis.service.event_log import NO_HISTORY, History, arrays_digest
+from dppo_redis.service.logs import Rarely
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import Patience
+from dppo_redis.store.registry import Registry
+from dppo_redis.store.rollout_stream import RolloutProducer, Situation
+from dppo_redis.store.run_store import PAUSE, STOP, RunStore
+from dppo_redis.store.weight_store import WeightStore
 from workers.collect import Collector
-from workers.trouble import Trouble
-from workers.turn import Turn
+from workers.failures import Trouble
+from workers.sampling_rule import Turn
 
 BEAT_PERIOD_S = 1.0
 _FIRST_PAUSE_S = 0.004

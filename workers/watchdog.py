@@ -12,7 +12,7 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 
 from dppo_redis.errors import ExitStatus
-from dppo_redis.shutdown import StopRequest
+from dppo_redis.service.shutdown import StopRequest
 
 STOP_GRACE_S = 1.5  # how long a call may go on once a stop is requested
 _PERIOD_S = 0.25

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
-from dppo_redis.ledger import Balance, Books, Ledger, Outcome, Settlement
-from dppo_redis.redis_client import TransientError, translated
-from dppo_redis.rollout_stream import ensure_group
-from dppo_redis.run_store import read_counters
+from dppo_redis.protocol.ledger import Balance, Books, Ledger, Outcome, Settlement
+from dppo_redis.store.client import TransientError, translated
+from dppo_redis.store.rollout_stream import ensure_group
+from dppo_redis.store.run_store import read_counters
 from learner.leadership.fence import Fence
 
 _TRIMMED_AT_ONCE = 100

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from dppo_redis.errors import FencedError
-from dppo_redis.fenced_writes import FencedWrites
-from dppo_redis.history import NO_HISTORY, History
-from dppo_redis.keys import RunKeys
-from dppo_redis.redis_client import Client, Patience
-from dppo_redis.shutdown import StopRequest
+from dppo_redis.service.event_log import NO_HISTORY, History
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import Client, Patience
+from dppo_redis.store.fenced_writes import FencedWrites
+from dppo_redis.store.keys import RunKeys
 
 T = TypeVar("T")
 

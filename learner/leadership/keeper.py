@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from dppo_redis.fenced_writes import EpochMissingError
-from dppo_redis.ledger import Balance, Outcome
-from dppo_redis.logs import Rarely
-from dppo_redis.pacing import backlog_fresh, backlog_high, valve_bytes, valve_excess
-from dppo_redis.redis_client import TransientError, translated
-from dppo_redis.registry import Registry
-from dppo_redis.report_fields import from_fields, to_fields
-from dppo_redis.reports import ActorReport, KeeperStatus, LearnerStatus
+from dppo_redis.protocol.ledger import Balance, Outcome
+from dppo_redis.protocol.pacing import backlog_fresh, backlog_high, valve_bytes, valve_excess
+from dppo_redis.protocol.report_fields import from_fields, to_fields
+from dppo_redis.protocol.reports import ActorReport, KeeperStatus, LearnerStatus
+from dppo_redis.service.logs import Rarely
+from dppo_redis.store.client import TransientError, translated
+from dppo_redis.store.fenced_writes import EpochMissingError
+from dppo_redis.store.registry import Registry
 from learner.leadership.leadership import Leadership
 from learner.leadership.spare_batch import SpareBatch
 

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dppo_redis.history import NO_HISTORY, History
-from dppo_redis.keys import RunKeys
-from dppo_redis.ledger import Books
-from dppo_redis.lineage import Lineage
-from dppo_redis.redis_client import Client
-from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import RunDescription
+from dppo_redis.protocol.ledger import Books
+from dppo_redis.protocol.lineage import Lineage
+from dppo_redis.protocol.spec import RunDescription
+from dppo_redis.service.event_log import NO_HISTORY, History
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import Client
+from dppo_redis.store.keys import RunKeys
 from learner.leadership.bookkeeper import Bookkeeper
 from learner.leadership.fence import Fence
 from learner.leadership.lease import Lease

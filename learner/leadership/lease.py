@@ -10,11 +10,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from dppo_redis.errors import FencedError, LeaseHeldError, StoppedError
-from dppo_redis.fenced_writes import EpochMissingError, LeaseAnswer
-from dppo_redis.lineage import Lineage
-from dppo_redis.redis_client import Patience, TransientError, translated
-from dppo_redis.renewal import Answer, HolderWatch, Look
-from dppo_redis.shutdown import StopRequest
+from dppo_redis.protocol.lineage import Lineage
+from dppo_redis.service.renewal import Answer, HolderWatch, Look
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import Patience, TransientError, translated
+from dppo_redis.store.fenced_writes import EpochMissingError, LeaseAnswer
 from learner.leadership.fence import Fence
 from learner.leadership.publisher import Publisher
 from learner.leadership.reserved_versions import ReservedVersions

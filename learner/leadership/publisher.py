@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dppo_redis.errors import FencedError
-from dppo_redis.history import arrays_digest
-from dppo_redis.run_store import RUN, STOP, read_vitals, remove_foreign_types
-from dppo_redis.spaces import FloatArray
-from dppo_redis.spec import RunDescription
-from dppo_redis.weights import Weights
+from dppo_redis.protocol.spec import RunDescription
+from dppo_redis.protocol.weights import Weights
+from dppo_redis.service.event_log import arrays_digest
+from dppo_redis.spaces.observations import FloatArray
+from dppo_redis.store.run_store import RUN, STOP, read_vitals, remove_foreign_types
 from learner.leadership.fence import Fence
 from learner.leadership.reserved_versions import ReservedVersions
 from learner.leadership.weights_watch import WeightsWatch

@@ -12,8 +12,8 @@ import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dppo_redis.files import write_aside
-from dppo_redis.logs import Rarely
+from dppo_redis.service.files import write_aside
+from dppo_redis.service.logs import Rarely
 
 _AT_ONCE = 100
 _log = logging.getLogger("dppo")

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable
 
 from dppo_redis.errors import LeaseHeldError, StoppedError
-from dppo_redis.logs import Rarely
-from dppo_redis.redis_client import Patience
-from dppo_redis.renewal import Answer, HolderWatch, Look
-from dppo_redis.run_store import STOP, RunStore
-from dppo_redis.shutdown import StopRequest
+from dppo_redis.service.logs import Rarely
+from dppo_redis.service.renewal import Answer, HolderWatch, Look
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import Patience
+from dppo_redis.store.run_store import STOP, RunStore
 from learner.checkpoint import Checkpoints, Snapshot
 from learner.leadership.leadership import Leadership
-from learner.ppo_update import PpoUpdate
+from learner.ppo.update import PpoUpdate
 
 _POLL_S = 0.2
 _LOOKS = 15  # without a holder: a living leader puts a lease that was wiped back within two seconds

@@ -1,9 +1,9 @@
 """Whether Redis still holds the weights that were published last."""
 
-from dppo_redis.keys import RunKeys
-from dppo_redis.redis_client import Client
-from dppo_redis.run_store import Vitals, read_blob_digest
-from dppo_redis.weights import Weights
+from dppo_redis.protocol.weights import Weights
+from dppo_redis.store.client import Client
+from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.run_store import Vitals, read_blob_digest
 
 _LARGEST_BLOB_READ = 4 * 2**20
 _LOOKS_PER_LARGE_READ = 30

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from dppo_redis.errors import ExitStatus
-from dppo_redis.reports import RunSummary
+from dppo_redis.protocol.reports import RunSummary
 from ops.bench.runs import command_of, name_of, run, table
 
 TARGET = 475.0

@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.errors import ExitStatus
-from dppo_redis.run_files import RunFiles
 from ops.bench.runs import run, table
 
 ENV_ID = "InvertedPendulum-v5"

@@ -20,14 +20,14 @@ from typing import cast
 import redis
 
 from dppo_redis.errors import ExitStatus
-from dppo_redis.keys import RunKeys
-from dppo_redis.report_fields import to_json
-from dppo_redis.reports import RunSummary
-from dppo_redis.run_status import read_status
+from dppo_redis.protocol.report_fields import to_json
+from dppo_redis.protocol.reports import RunSummary
+from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.run_status import read_status
 from ops.bench.runs import REPOSITORY, summary_of, table
 from ops.bench.sentinel_group import SentinelGroup, wait_for
-from ops.broker import find_server
-from ops.plot import read_metrics
+from ops.fleet.broker import find_server
+from ops.screens.curve import read_metrics
 
 RUN = "failover"
 KEYS = RunKeys(RUN)

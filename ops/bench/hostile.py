@@ -21,19 +21,19 @@ from typing import Any, cast
 import numpy as np
 import tomli_w
 
-from dppo_redis.config import RunConfig
+from dppo_redis.artefacts.run_files import RunFiles
+from dppo_redis.environments.inspect import describe
 from dppo_redis.errors import ExitStatus, WireError
-from dppo_redis.inspect_environment import describe
-from dppo_redis.keys import RunKeys
-from dppo_redis.redis_client import Client, connect
-from dppo_redis.rollout import Rollout
-from dppo_redis.rollout_decoder import RolloutDecoder
-from dppo_redis.run_files import RunFiles
-from dppo_redis.run_store import RunStore
-from dppo_redis.spec import Spec
-from dppo_redis.wire import checksum, encode_rollout
-from ops.broker import embedded
-from ops.run_directory import to_toml
+from dppo_redis.protocol.config import RunConfig
+from dppo_redis.protocol.rollout import Rollout
+from dppo_redis.protocol.spec import Spec
+from dppo_redis.protocol.wire import checksum, encode_rollout
+from dppo_redis.store.client import Client, connect
+from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.run_store import RunStore
+from learner.intake.decoder import RolloutDecoder
+from ops.fleet.broker import embedded
+from ops.fleet.run_directory import to_toml
 
 ENVIRONMENTS = 8
 SIZES = {"1 KB": 1 << 10, "16 KB": 1 << 14, "60 KB": 60_000, "1 MB": 1 << 20, "8 MB": 1 << 23}

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from dppo_redis.reports import RunSummary
+from dppo_redis.protocol.reports import RunSummary
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BENCH = REPOSITORY / "ops" / "bench"

@@ -17,7 +17,7 @@ from typing import Any, Self, cast
 
 import redis
 
-from dppo_redis.redis_client import Client, connect
+from dppo_redis.store.client import Client, connect
 
 SERVICE = "dppo"
 DOWN_AFTER_MS = 3000

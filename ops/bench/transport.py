@@ -19,27 +19,27 @@ from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
+from dppo_redis.environments.inspect import spaces_of
 from dppo_redis.errors import ExitStatus
-from dppo_redis.inspect_environment import spaces_of
-from dppo_redis.keys import GROUP, RunKeys
-from dppo_redis.ledger import Outcome, Settlement
-from dppo_redis.memory import keep_freed_memory
-from dppo_redis.redis_client import Client, connect
-from dppo_redis.registry import Registry
-from dppo_redis.report_fields import from_fields
-from dppo_redis.reports import LearnerStatus
-from dppo_redis.rollout import RolloutHeader
-from dppo_redis.rollout_stream import RolloutConsumer, RolloutProducer
-from dppo_redis.run_plan import RunPlan, plan
-from dppo_redis.shutdown import StopRequest
-from dppo_redis.wire import checksum, encode_rollout
-from learner.batch_rule import ElasticBatch
+from dppo_redis.protocol.ledger import Outcome, Settlement
+from dppo_redis.protocol.report_fields import from_fields
+from dppo_redis.protocol.reports import LearnerStatus
+from dppo_redis.protocol.rollout import RolloutHeader
+from dppo_redis.protocol.run_plan import RunPlan, plan
+from dppo_redis.protocol.wire import checksum, encode_rollout
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import Client, connect
+from dppo_redis.store.keys import GROUP, RunKeys
+from dppo_redis.store.registry import Registry
+from dppo_redis.store.rollout_stream import RolloutConsumer, RolloutProducer
 from learner.build import build_ppo
-from learner.intake import Intake
+from learner.intake.batch_rule import ElasticBatch
+from learner.intake.intake import Intake
 from learner.leadership.keeper import Keeper
 from learner.leadership.leadership import make_leadership
+from learner.malloc import keep_freed_memory
 from ops.bench.hostile import configuration, make_rollout
-from ops.broker import embedded
+from ops.fleet.broker import embedded
 
 ROLLOUT_STEPS = 293  # of 8 environments: 82 KB
 ROLLOUTS = 6000

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from dppo_redis.ledger import Outcome
+from dppo_redis.protocol.ledger import Outcome
 from tests.chaos.story import SAME_MOMENT_S, Event, Pair, Rollout, Story
 
 _NOTICED_S = 60.0  # a reset is booked by then, the restart of a whole fleet included

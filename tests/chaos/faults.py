@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
-from dppo_redis.keys import GROUP
+from dppo_redis.store.keys import GROUP
 from learner.leadership.lease import LEASE_TTL_S
 from tests.chaos.fleet import Fleet, signal_process, stopped, wait_for
 from tests.chaos.poison import poisoned

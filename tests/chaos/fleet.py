@@ -16,12 +16,12 @@ from typing import Any, Self, cast
 
 import redis
 
-from dppo_redis.history import History
-from dppo_redis.keys import RunKeys
-from dppo_redis.ledger import Outcome
-from dppo_redis.redis_client import connect
-from dppo_redis.run_store import PAUSE, RunStore
-from ops.broker import find_server
+from dppo_redis.protocol.ledger import Outcome
+from dppo_redis.service.event_log import History
+from dppo_redis.store.client import connect
+from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.run_store import PAUSE, RunStore
+from ops.fleet.broker import find_server
 from tests.chaos.proxy import Proxy
 from tests.chaos.story import Event, imbalance, parse
 from tests.conftest import RedisServer

@@ -14,10 +14,10 @@ from typing import Any
 
 import redis
 
-from dppo_redis.config import load_toml
-from dppo_redis.report_fields import from_fields
-from dppo_redis.reports import KeeperStatus
-from dppo_redis.run_files import RunFiles
+from dppo_redis.artefacts.run_files import RunFiles
+from dppo_redis.protocol.config import load_toml
+from dppo_redis.protocol.report_fields import from_fields
+from dppo_redis.protocol.reports import KeeperStatus
 from tests.chaos.checker import check, describe
 from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.fleet import PATIENCE_S, ChaosError, Fleet, wait_for

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 
-from dppo_redis.wire import checksum
+from dppo_redis.protocol.wire import checksum
 
 Entry = dict[bytes, bytes]
 Poison = Callable[[Entry, random.Random], Entry]

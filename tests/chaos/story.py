@@ -8,8 +8,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from dppo_redis.ledger import Ledger, Outcome
-from dppo_redis.run_store import Counters
+from dppo_redis.protocol.ledger import Ledger, Outcome
+from dppo_redis.store.run_store import Counters
 
 Event = dict[str, Any]
 Rollout = tuple[str, int]  # boot, seq

@@ -18,27 +18,27 @@ from typing import Any, cast
 import pytest
 import tomli_w
 
-from dppo_redis import scripts
 from dppo_redis.errors import ExitStatus, FencedError
-from dppo_redis.history import History
-from dppo_redis.keys import RunKeys
-from dppo_redis.ledger import Outcome
-from dppo_redis.redis_client import Client
-from dppo_redis.rollout_stream import RolloutProducer
-from dppo_redis.run_store import RunStore
-from dppo_redis.sequence_numbers import Marks
-from dppo_redis.shutdown import StopRequest
+from dppo_redis.protocol.ledger import Outcome
+from dppo_redis.protocol.sequence_numbers import Marks
+from dppo_redis.service.event_log import History
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store import scripts
+from dppo_redis.store.client import Client
+from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.rollout_stream import RolloutProducer
+from dppo_redis.store.run_store import RunStore
 from learner.__main__ import _serve
+from learner.intake.staleness import Verdict
 from learner.leadership.leadership import Leadership, make_leadership
-from learner.staleness import Verdict
 from tests.chaos.checker import check
 from tests.chaos.proxy import Proxy
 from tests.chaos.story import Event, imbalance, parse
 from tests.conftest import RedisServer, opened, wait_until
 from tests.factories import make_config, make_model
 from tests.integration.actor_side import SLOT, make_actor
+from tests.integration.learner.test_learner import config_of, description_of
 from tests.integration.learner_side import in_background
-from tests.integration.test_learner import config_of, description_of
 from workers.build import build_collector
 
 LIMIT = make_config(env_id="CartPole-v1").max_staleness
@@ -218,7 +218,7 @@ def _replace_scripts(monkeypatch: pytest.MonkeyPatch, texts: dict[str, str]) -> 
         unused.discard(name)
         return texts.get(name) or sound(name)
 
-    monkeypatch.setattr("dppo_redis.fenced_writes.source", source)
+    monkeypatch.setattr("dppo_redis.store.fenced_writes.source", source)
     return unused
 
 
@@ -240,7 +240,7 @@ def _no_staleness_check(monkeypatch: pytest.MonkeyPatch) -> Unused:
         unused.discard("judge")
         return Verdict.FRESH
 
-    monkeypatch.setattr("learner.intake.judge", judge)
+    monkeypatch.setattr("learner.intake.intake.judge", judge)
     return unused
 
 

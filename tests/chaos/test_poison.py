@@ -5,7 +5,7 @@ import random
 import pytest
 
 from dppo_redis.errors import WireError
-from dppo_redis.rollout_decoder import RolloutDecoder
+from learner.intake.decoder import RolloutDecoder
 from tests.chaos import poison
 from tests.chaos.poison import Entry
 from tests.integration.learner_side import SPEC, make_entry

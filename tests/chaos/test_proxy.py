@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from dppo_redis.redis_client import Client
+from dppo_redis.store.client import Client
 from tests.chaos.proxy import Proxy, Weather
 from tests.conftest import RedisServer, opened, wait_until
 

@@ -6,9 +6,9 @@ import struct
 import sys
 from unittest.mock import patch
 
-from dppo_redis.rollout import Rollout
-from dppo_redis.rollout_decoder import RolloutDecoder
+from dppo_redis.protocol.rollout import Rollout
 from learner.__main__ import main
+from learner.intake.decoder import RolloutDecoder
 
 DEADLY_REWARD = 666.0
 
@@ -23,5 +23,5 @@ class DeadlyDecoder(RolloutDecoder):
 
 
 if __name__ == "__main__":
-    with patch("learner.intake.RolloutDecoder", DeadlyDecoder):
+    with patch("learner.intake.intake.RolloutDecoder", DeadlyDecoder):
         sys.exit(main())

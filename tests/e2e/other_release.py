@@ -10,8 +10,8 @@ import dppo_redis
 
 
 def _raise_schema() -> None:
-    """Load dppo_redis.spec from its source, with another number in it."""
-    found = importlib.util.find_spec("dppo_redis.spec")
+    """Load dppo_redis.protocol.spec from its source, with another number in it."""
+    found = importlib.util.find_spec("dppo_redis.protocol.spec")
     assert found is not None
     assert found.origin is not None
     text = Path(found.origin).read_text()
@@ -20,7 +20,7 @@ def _raise_schema() -> None:
     )
     assert count == 1
     module = importlib.util.module_from_spec(found)
-    sys.modules["dppo_redis.spec"] = module
+    sys.modules["dppo_redis.protocol.spec"] = module
     exec(compile(changed, found.origin, "exec"), vars(module))
     setattr(dppo_redis, "spec", module)  # noqa: B010
 

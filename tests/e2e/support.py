@@ -23,9 +23,9 @@ from typing import Any, Self, cast
 import psutil
 import redis
 
-from dppo_redis.keys import RunKeys
-from dppo_redis.ledger import Outcome
-from ops.broker import find_server
+from dppo_redis.protocol.ledger import Outcome
+from dppo_redis.store.keys import RunKeys
+from ops.fleet.broker import find_server
 from tests.conftest import RedisServer, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -185,7 +185,7 @@ class Command:
 ACTOR = ("-m", "workers")
 LEARNER = ("-m", "learner")
 EVALUATOR = ("-m", "workers.evaluate")
-SUPERVISORD = ("-m", "ops.supervised")
+SUPERVISORD = ("-m", "ops.fleet.supervised")
 
 
 def assert_nothing_left(command: Command, deadline_s: float = 0.0) -> None:

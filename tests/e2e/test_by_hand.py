@@ -10,12 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dppo_redis.config import RunConfig
 from dppo_redis.errors import ExitStatus
-from dppo_redis.rollout import RolloutHeader
-from dppo_redis.spec import RunDescription
-from dppo_redis.wire import checksum, encode_rollout
-from ops.run_directory import RunDirectory, prepare
+from dppo_redis.protocol.config import RunConfig
+from dppo_redis.protocol.rollout import RolloutHeader
+from dppo_redis.protocol.spec import RunDescription
+from dppo_redis.protocol.wire import checksum, encode_rollout
+from ops.fleet.run_directory import RunDirectory, prepare
 from tests.conftest import wait_until
 from tests.e2e.support import Command, Run, Server
 from tests.factories import discrete, make_header, make_rollout

@@ -7,17 +7,17 @@ from typing import Any, cast
 
 import pytest
 
-from dppo_redis.credentials import Role, read_credentials
 from dppo_redis.errors import ExitStatus
-from dppo_redis.keys import RunKeys
-from dppo_redis.redis_address import with_credentials
-from dppo_redis.redis_client import Client
-from ops.acl import ACL_FILE, ADMIN, make_users
-from ops.broker import find_server
+from dppo_redis.store.address import with_credentials
+from dppo_redis.store.client import Client
+from dppo_redis.store.credentials import Role, read_credentials
+from dppo_redis.store.keys import RunKeys
+from ops.commands.acl import ACL_FILE, ADMIN, make_users
+from ops.fleet.broker import find_server
 from tests.certificates import Certificates, make_certificates
 from tests.conftest import RedisServer, opened, wait_until
 from tests.e2e.support import SLOW, Command, assert_books_balance, assert_nothing_left, free_port, tree
-from tests.integration.test_tls import needs_tls
+from tests.integration.store.test_tls import needs_tls
 
 pytestmark = needs_tls
 RUN = "guarded"

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from imageio import v3
 
-from dppo_redis.best_policy import keep_best
+from dppo_redis.artefacts.best_policy import keep_best
+from dppo_redis.environments.inspect import describe
 from dppo_redis.errors import ExitStatus
-from dppo_redis.inspect_environment import describe
-from dppo_redis.reports import Evaluation
-from ops.run_directory import RunDirectory, prepare
+from dppo_redis.protocol.reports import Evaluation
+from ops.fleet.run_directory import RunDirectory, prepare
 from tests.e2e.support import Command
 from tests.factories import make_config, make_model, make_weights
 from workers.seeding import evaluation_seeds
@@ -129,8 +129,8 @@ def test_an_environment_that_does_not_draw_itself_is_refused_by_name(tmp_path: P
 
 SCRIPT = """
 import gymnasium
-from dppo_redis.exports import load_export
-from dppo_redis.playing import Player
+from dppo_redis.artefacts.exports import load_export
+from dppo_redis.policy.player import Player
 
 env = gymnasium.make("CartPole-v1")
 player = Player(load_export("taken"))

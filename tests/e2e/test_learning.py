@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dppo_redis.errors import ExitStatus
-from dppo_redis.reports import UpdateRecord
+from dppo_redis.protocol.reports import UpdateRecord
 from tests.e2e.support import Command, assert_books_balance
 
 TARGET = 475.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dppo_redis.errors import ExitStatus
-from dppo_redis.registry import ACTOR_TTL_MS
+from dppo_redis.store.registry import ACTOR_TTL_MS
 from tests.conftest import wait_until
 from tests.e2e.support import ACTOR, Command, Server, assert_nothing_left
 

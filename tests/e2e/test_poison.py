@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dppo_redis.spec import RunDescription
-from dppo_redis.wire import checksum, encode_rollout
+from dppo_redis.protocol.spec import RunDescription
+from dppo_redis.protocol.wire import checksum, encode_rollout
 from tests.conftest import wait_until
 from tests.e2e.dying_learner import DEADLY_REWARD
 from tests.e2e.support import Command, Run, Server

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ops.broker import find_server
+from ops.fleet.broker import find_server
 from tests.conftest import RedisServer, opened
 from tests.e2e.support import SLOW, Command, Run, assert_books_balance
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from dppo_redis.errors import ExitStatus
-from dppo_redis.spec import WIRE_SCHEMA, RunDescription
-from dppo_redis.wire import checksum, encode_rollout
+from dppo_redis.protocol.spec import WIRE_SCHEMA, RunDescription
+from dppo_redis.protocol.wire import checksum, encode_rollout
 from tests.conftest import wait_until
 from tests.e2e.support import (
     ACTOR,

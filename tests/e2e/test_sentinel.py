@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dppo_redis.report_fields import to_json
+from dppo_redis.protocol.report_fields import to_json
 from ops.bench.failover import FAULTS, measure, versions_of
 from ops.bench.sentinel_group import SentinelGroup
-from ops.broker import find_server
+from ops.fleet.broker import find_server
 from tests.e2e.support import assert_books_balance
 
 

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from dppo_redis.errors import ExitStatus
-from dppo_redis.keys import RunKeys
+from dppo_redis.store.keys import RunKeys
 from tests.conftest import wait_until
 from tests.e2e.support import (
     ACTOR,

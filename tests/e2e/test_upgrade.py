@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dppo_redis.errors import ExitStatus
-from dppo_redis.spec import WIRE_SCHEMA
+from dppo_redis.protocol.spec import WIRE_SCHEMA
 from tests.conftest import wait_until
 from tests.e2e.support import Command, Server
 from tests.e2e.test_by_hand import NAME, place, server

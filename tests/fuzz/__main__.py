@@ -8,7 +8,9 @@ import sys
 
 import atheris
 
-with atheris.instrument_imports(include=["dppo_redis.wire", "dppo_redis.rollout", "msgpack"]):
+with atheris.instrument_imports(
+    include=["dppo_redis.protocol.wire", "dppo_redis.protocol.rollout", "msgpack"]
+):
     from tests.fuzz.wire import try_payload
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from dppo_redis.errors import WireError
-from dppo_redis.rollout import validate
-from dppo_redis.rollout_decoder import RolloutDecoder
-from dppo_redis.spec import WIRE_SCHEMA
-from dppo_redis.wire import decode_rollout, decode_weights, encode_rollout, encode_weights
+from dppo_redis.protocol.rollout import validate
+from dppo_redis.protocol.spec import WIRE_SCHEMA
+from dppo_redis.protocol.wire import decode_rollout, decode_weights, encode_rollout, encode_weights
+from learner.intake.decoder import RolloutDecoder
 from ops.bench.hostile import hostile
 from ops.bench.hostile import make_rollout as make_bench_rollout
 from tests.factories import make_rollout, make_spec, make_weights

@@ -6,21 +6,21 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from dppo_redis.config import EnvValue
-from dppo_redis.keys import RunKeys
-from dppo_redis.redis_client import Client, Patience
-from dppo_redis.registry import Registry
-from dppo_redis.rollout_stream import RolloutProducer
-from dppo_redis.run_store import RunStore
-from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import RunDescription
-from dppo_redis.weight_store import WeightStore
+from dppo_redis.protocol.config import EnvValue
+from dppo_redis.protocol.spec import RunDescription
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import Client, Patience
+from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.registry import Registry
+from dppo_redis.store.rollout_stream import RolloutProducer
+from dppo_redis.store.run_store import RunStore
+from dppo_redis.store.weight_store import WeightStore
 from tests.conftest import opened, wait_until
 from tests.factories import TERMINATING, make_collector, make_description, make_environments
 from tests.integration.learner_side import SPEC, in_background
 from workers.collect import Collector
 from workers.loop import Actor, ActorStats
-from workers.turn import ByBacklog, InLockStep
+from workers.sampling_rule import ByBacklog, InLockStep
 
 SLOT = 3
 BOOT = "00000000000000a1"

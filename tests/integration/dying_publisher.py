@@ -10,10 +10,10 @@ from itertools import count
 
 import numpy as np
 
-from dppo_redis.keys import RunKeys
-from dppo_redis.redis_client import connect
-from dppo_redis.run_store import RunStore
-from dppo_redis.shutdown import StopRequest
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import connect
+from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.run_store import RunStore
 from learner.leadership import lease
 from learner.leadership.leadership import make_leadership
 from tests.lives import lives

@@ -7,19 +7,19 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar, cast
 
 from dppo_redis.errors import WireError
-from dppo_redis.keys import RunKeys
-from dppo_redis.redis_client import Client
-from dppo_redis.registry import Registry
-from dppo_redis.report_fields import from_fields
-from dppo_redis.reports import LearnerStatus
-from dppo_redis.rollout import Rollout
-from dppo_redis.rollout_stream import Entry, RolloutConsumer
-from dppo_redis.run_store import RunStore
-from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import RunDescription, Spec
-from dppo_redis.wire import checksum, encode_rollout
-from learner.batch_rule import ElasticBatch
-from learner.intake import Accepted, Intake
+from dppo_redis.protocol.report_fields import from_fields
+from dppo_redis.protocol.reports import LearnerStatus
+from dppo_redis.protocol.rollout import Rollout
+from dppo_redis.protocol.spec import RunDescription, Spec
+from dppo_redis.protocol.wire import checksum, encode_rollout
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import Client
+from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.registry import Registry
+from dppo_redis.store.rollout_stream import Entry, RolloutConsumer
+from dppo_redis.store.run_store import RunStore
+from learner.intake.batch_rule import ElasticBatch
+from learner.intake.intake import Accepted, Intake
 from learner.leadership.keeper import Keeper
 from learner.leadership.leadership import Leadership, make_leadership
 from tests.factories import make_description, make_header, make_model, make_rollout, make_spec

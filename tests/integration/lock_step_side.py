@@ -11,20 +11,20 @@ from typing import Any, cast
 import tomli_w
 import torch
 
-from dppo_redis.acting import ActingPolicy
-from dppo_redis.config import EnvValue, RunConfig
+from dppo_redis.environments.inspect import spaces_of
 from dppo_redis.errors import ExitStatus
-from dppo_redis.inspect_environment import spaces_of
-from dppo_redis.keys import RunKeys
-from dppo_redis.redis_client import Client
-from dppo_redis.rollout import Rollout
-from dppo_redis.run_plan import plan
-from dppo_redis.shutdown import StopRequest
-from dppo_redis.spec import RunDescription
-from dppo_redis.weights import Weights
+from dppo_redis.policy.numpy_policy import ActingPolicy
+from dppo_redis.protocol.config import EnvValue, RunConfig
+from dppo_redis.protocol.rollout import Rollout
+from dppo_redis.protocol.run_plan import plan
+from dppo_redis.protocol.spec import RunDescription
+from dppo_redis.protocol.weights import Weights
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import Client
+from dppo_redis.store.keys import RunKeys
 from learner.__main__ import _serve as serve_learner
-from learner.batch import stack
 from learner.build import build_ppo
+from learner.ppo.batch import stack
 from ops.serial_sampling import make_sampling
 from tests.conftest import RedisServer, wait_until
 from tests.factories import make_config

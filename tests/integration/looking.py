@@ -2,8 +2,8 @@
 
 from typing import Any, cast
 
-from dppo_redis.keys import GROUP, RunKeys
-from dppo_redis.redis_client import Client
+from dppo_redis.store.client import Client
+from dppo_redis.store.keys import GROUP, RunKeys
 
 OUTCOMES = ("trained", "stale", "duplicate", "refused", "lost")
 

@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import RenderableType
 
-from dppo_redis.config import RunConfig
-from dppo_redis.exports import load_export
-from dppo_redis.inspect_environment import describe, spaces_of
-from dppo_redis.ledger import Ledger
-from dppo_redis.report_fields import from_json, from_whole_fields
-from dppo_redis.reports import Control, Evaluation, RunStatus, RunSummary
-from dppo_redis.run_plan import plan
-from ops.tables import derived_table, make_console, summary_table
-from ops.view import plain_line, render
+from dppo_redis.artefacts.exports import load_export
+from dppo_redis.environments.inspect import describe, spaces_of
+from dppo_redis.protocol.config import RunConfig
+from dppo_redis.protocol.ledger import Ledger
+from dppo_redis.protocol.report_fields import from_json, from_whole_fields
+from dppo_redis.protocol.reports import Control, Evaluation, RunStatus, RunSummary
+from dppo_redis.protocol.run_plan import plan
+from ops.screens.tables import derived_table, make_console, summary_table
+from ops.screens.view import plain_line, render
 from tests.conftest import RedisServer, wait_until
 from tests.factories import GOLDEN
 from tests.golden_values import golden_payloads
@@ -37,7 +37,7 @@ def spec_of(settings: Mapping[str, Any]) -> tuple[str, str]:
 
 def scripts() -> dict[str, str]:
     """SHA-256 of each Lua file, by its name."""
-    folder = importlib.resources.files("dppo_redis.scripts")
+    folder = importlib.resources.files("dppo_redis.store.scripts")
     files = [file for file in folder.iterdir() if file.name.endswith(".lua")]
     return {file.name: sha256(file.read_bytes()).hexdigest() for file in files}
 

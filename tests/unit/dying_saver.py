@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
-from learner.ppo_update import PpoUpdate
+from learner.ppo.update import PpoUpdate
 from tests.lives import lives
-from tests.unit.test_checkpoint import make_checkpoints, make_snapshot, make_trainer
+from tests.unit.learner.test_checkpoint import make_checkpoints, make_snapshot, make_trainer
 
 
 def restored(directory: Path, trainer: PpoUpdate) -> int:

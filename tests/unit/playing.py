@@ -9,17 +9,17 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
-from dppo_redis.acting import ActingPolicy
-from dppo_redis.config import EnvValue, NetworkConfig
-from dppo_redis.environments import _make_plain
-from dppo_redis.inspect_environment import inspect
-from dppo_redis.networks import Inputs
-from dppo_redis.policy import Actions, ActorCritic, Evaluated
-from dppo_redis.rollout import Rollout, validate
-from dppo_redis.spaces import Array, FloatArray
-from dppo_redis.spec import EnvironmentSource, Spec
-from learner.batch import stack
-from learner.prepare import prepare
+from dppo_redis.environments.inspect import inspect
+from dppo_redis.environments.make import _make_plain
+from dppo_redis.policy.actor_critic import Actions, ActorCritic, Evaluated
+from dppo_redis.policy.networks import Inputs
+from dppo_redis.policy.numpy_policy import ActingPolicy
+from dppo_redis.protocol.config import EnvValue, NetworkConfig
+from dppo_redis.protocol.rollout import Rollout, validate
+from dppo_redis.protocol.spec import EnvironmentSource, Spec
+from dppo_redis.spaces.observations import Array, FloatArray
+from learner.ppo.batch import stack
+from learner.ppo.prepare import prepare
 from tests.factories import CPU, copied, make_collector, make_model, make_policy, make_ppo, make_spec
 from workers.envs import Environments
 

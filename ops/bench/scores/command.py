@@ -18,15 +18,15 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from dppo_redis.config import load_toml
+from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.errors import ExitStatus
-from dppo_redis.reports import PolicyScore, RunSummary
-from dppo_redis.run_files import RunFiles
+from dppo_redis.protocol.config import load_toml
+from dppo_redis.protocol.reports import PolicyScore, RunSummary
 from ops.bench.results import play_missing
 from ops.bench.runs import BENCH, REPOSITORY, call, run
 from ops.bench.scores import figure, page
 from ops.bench.scores.records import MODES, Greedy, Mode, Record, results_in, thin
-from ops.plot import read_metrics
+from ops.screens.curve import read_metrics
 
 RECIPES = REPOSITORY / "ops" / "runs"
 RESULTS = BENCH / "scores.jsonl"

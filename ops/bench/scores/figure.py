@@ -15,7 +15,7 @@ from matplotlib.ticker import EngFormatter
 
 from ops.bench.scores.page import ROWS, Row
 from ops.bench.scores.records import MODES, Record, of
-from ops.compare import Curve, mean_and_spread
+from ops.commands.plot import Curve, mean_and_spread
 
 _COLUMNS = 4
 _COLOURS = {"serial": "tab:gray", "distributed": "tab:blue"}

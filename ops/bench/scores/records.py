@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import TypeAdapter
 
 from ops.bench.results import Results
-from ops.intervals import half_width
+from ops.policies.intervals import half_width
 
 Mode = Literal["serial", "distributed"]
 MODES: tuple[Mode, ...] = ("serial", "distributed")

@@ -16,19 +16,19 @@ from statistics import fmean
 
 import torch
 
-from dppo_redis.arguments import parse_arguments
-from dppo_redis.config import RunConfig
+from dppo_redis.environments.inspect import spaces_of
 from dppo_redis.errors import ConfigurationError, ExitStatus
-from dppo_redis.inspect_environment import spaces_of
-from dppo_redis.reports import RunSummary
-from dppo_redis.run_plan import plan as plan_run
-from dppo_redis.shutdown import StopRequest
+from dppo_redis.protocol.config import RunConfig
+from dppo_redis.protocol.reports import RunSummary
+from dppo_redis.protocol.run_plan import plan as plan_run
+from dppo_redis.service.arguments import parse_arguments
+from dppo_redis.service.shutdown import StopRequest
 from ops.bench.results import play_missing
 from ops.bench.runs import run
 from ops.bench.staleness.trials import FLEET_ACTORS, Outcome, Trial, outcomes_in, plan
-from ops.plot import read_metrics
+from ops.screens.curve import read_metrics
+from ops.screens.tables import make_console
 from ops.serial import make_serial
-from ops.tables import make_console
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ mpl.use("agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from dppo_redis.pacing import DISTRIBUTED_UPDATE_EPOCHS
+from dppo_redis.protocol.pacing import DISTRIBUTED_UPDATE_EPOCHS
 from ops.bench.runs import table
 from ops.bench.staleness.trials import (
     AGES,

@@ -1,0 +1,4 @@
+"""What a run leaves behind: its files, the best policy, exports.
+
+No Redis, no training.
+"""

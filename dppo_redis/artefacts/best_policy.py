@@ -1,0 +1,95 @@
+"""The best policy of a run's evaluations, kept in its directory with a checksum behind it: rule and files."""
+
+import json
+import logging
+from pathlib import Path
+
+from dppo_redis.artefacts.run_files import RunFiles
+from dppo_redis.errors import ConfigurationError, WireError
+from dppo_redis.protocol.report_fields import from_json, to_json
+from dppo_redis.protocol.reports import Evaluation
+from dppo_redis.protocol.spec import Spec
+from dppo_redis.protocol.weights import Weights
+from dppo_redis.protocol.wire import decode_weights, encode_weights, sha256
+from dppo_redis.service.files import write_aside
+
+_CHECKSUM_BYTES = 64  # hexadecimal SHA-256
+_log = logging.getLogger("dppo")
+
+
+def write_best(run_dir: Path, weights: Weights) -> None:
+    """Keep a policy as the best one, its checksum behind it.
+
+    Raises:
+        OSError: the disk refuses; the one before is untouched.
+    """
+    content = encode_weights(weights)
+    write_aside(RunFiles(run_dir).best_policy, content + sha256(content).encode())
+
+
+def _without_checksum(content: bytes) -> bytes:
+    """What was kept. With a wrong checksum behind it, it stays too long to be decoded."""
+    kept, checksum = content[:-_CHECKSUM_BYTES], content[-_CHECKSUM_BYTES:]
+    return kept if checksum == sha256(kept).encode() else content
+
+
+def read_best(run_dir: Path, spec: Spec) -> Weights:
+    """The best policy of the evaluations during training.
+
+    Raises:
+        ConfigurationError: there is none, or it is damaged, or of another spec.
+    """
+    file = RunFiles(run_dir).best_policy
+    try:
+        weights = decode_weights(_without_checksum(file.read_bytes()))
+    except OSError as error:
+        raise ConfigurationError(
+            f"{file}: {error.strerror}; pass --checkpoint last for the newest checkpoint"
+        ) from error
+    except WireError as error:
+        raise ConfigurationError(f"{file} is not a policy: {error}") from error
+    if weights.spec != spec.digest():
+        raise ConfigurationError(
+            f"{file} is of spec {weights.spec}; the run's configuration and environment give {spec.digest()}"
+        )
+    return weights
+
+
+class BestPolicy:
+    """Keeps the policy with the highest mean return; of equal ones, the first."""
+
+    def __init__(self, run_dir: Path | None) -> None:
+        """Goes on from what the directory holds; without one, policies are compared but not kept."""
+        self._run_dir = run_dir
+        self.return_mean = self._read()
+
+    def consider(self, weights: Weights, evaluation: Evaluation) -> bool:
+        """Keep a policy if it is the best so far, and say whether it is; a full disk is reported."""
+        is_best = self.return_mean is None or evaluation.return_mean > self.return_mean
+        if is_best:
+            self.return_mean = evaluation.return_mean
+            self._keep(weights, evaluation)
+        return is_best
+
+    def _keep(self, weights: Weights, evaluation: Evaluation) -> None:
+        if self._run_dir is None:
+            return
+        try:
+            keep_best(self._run_dir, weights, evaluation)
+        except OSError as error:
+            _log.error("cannot keep the best policy: %s", error)
+
+    def _read(self) -> float | None:
+        if self._run_dir is None or not RunFiles(self._run_dir).best_evaluation.exists():
+            return None
+        try:
+            return from_json(Evaluation, RunFiles(self._run_dir).best_evaluation.read_text()).return_mean
+        except (ValueError, OSError) as error:
+            _log.warning("the best evaluation so far is unreadable, beginning anew: %s", error)
+            return None
+
+
+def keep_best(run_dir: Path, weights: Weights, evaluation: Evaluation) -> None:
+    """Keep a policy and its evaluation; each is written aside, then renamed."""
+    write_best(run_dir, weights)
+    write_aside(RunFiles(run_dir).best_evaluation, json.dumps(to_json(evaluation), indent=2).encode())

@@ -1,0 +1,137 @@
+"""A policy as files for everyone: arrays as safetensors, and a JSON text that says how to act with them.
+
+The arrays hold what acting needs and nothing else; the observation normaliser is among them. The
+description is written last: a directory without it is no export.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from dppo_redis.artefacts.instructions import how_to_act
+from dppo_redis.errors import ConfigurationError, WireError
+from dppo_redis.policy.numpy_policy import ActingPolicy
+from dppo_redis.protocol.spec import Spec
+from dppo_redis.protocol.weights import Weights
+from dppo_redis.protocol.wire import sha256
+from dppo_redis.service.files import write_aside
+from dppo_redis.spaces.observations import FloatArray, all_finite
+
+FORMAT = 1
+DESCRIPTION = "policy.json"
+ARRAYS = "policy.safetensors"
+GRAPH = "policy.onnx"  # only where one was asked for
+_COUNTS = ("epoch", "version", "update", "trained_steps", "env_steps")
+
+
+@dataclass(frozen=True)
+class Export:
+    """What an export holds."""
+
+    run: str  # the one it was trained in
+    spec: Spec
+    weights: Weights
+
+
+def is_export(path: Path) -> bool:
+    """Whether `path` is a directory that an export was written to."""
+    return (path / DESCRIPTION).is_file()
+
+
+def write_export(directory: Path, export: Export, *, extra: dict[str, Any] | None = None) -> None:
+    """Write an export into a directory, which is made; `extra` goes into the description.
+
+    A graph has to be there before; one of an earlier export has to be gone.
+
+    Raises:
+        ConfigurationError: the directory cannot be written.
+    """
+    weights = export.weights
+    content = save({name: np.ascontiguousarray(array) for name, array in weights.arrays.items()})
+    description = {
+        "format": FORMAT,
+        "run": export.run,
+        "digest": export.spec.digest(),
+        **{name: getattr(weights, name) for name in _COUNTS},
+        "arrays": {"file": ARRAYS, "sha256": sha256(content)},
+        "how_to_act": how_to_act(export.spec),
+        "spec": export.spec.to_json(),
+        **(extra or {}),
+    }
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_aside(directory / ARRAYS, content)
+        write_aside(directory / DESCRIPTION, (json.dumps(description, indent=2) + "\n").encode())
+    except OSError as error:
+        raise ConfigurationError(f"cannot write the export {directory}: {error.strerror}") from error
+
+
+def read_export(directory: Path) -> Export:
+    """Read an export and check that it is whole.
+
+    Raises:
+        ConfigurationError: there is none, it is damaged, or of another format.
+    """
+    file = directory / DESCRIPTION
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        found = values["format"]
+        if found != FORMAT:
+            raise ConfigurationError(
+                f"{directory} is an export of format {found}, this release reads {FORMAT}"
+            )
+        content = (directory / ARRAYS).read_bytes()
+        if sha256(content) != values["arrays"]["sha256"]:
+            raise ConfigurationError(f"{directory / ARRAYS} is not the file that {DESCRIPTION} describes")
+        spec = Spec.from_json(values["spec"])
+        if spec.digest() != values["digest"]:
+            raise ConfigurationError(f"{file} has the digest {values['digest']}, its spec {spec.digest()}")
+        counts = {name: int(values[name]) for name in _COUNTS}
+        weights = Weights(**counts, spec=spec.digest(), arrays=_floats(load(content)))
+        return Export(str(values["run"]), spec, weights)
+    except OSError as error:
+        raise ConfigurationError(f"{directory} is no export: {error.filename}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise ConfigurationError(f"{directory} is a damaged export: {error!r}") from error
+
+
+def load_export(directory: Path | str, spec: Spec | None = None) -> ActingPolicy:
+    """The policy in an export, ready to act; see `playing.Player` for the easiest use.
+
+    With `spec` the policy becomes one of that run: both must see, choose and compute alike.
+
+    Raises:
+        ConfigurationError: there is no whole export, or it is for another spec.
+    """
+    path = Path(directory)
+    export = read_export(path)
+    try:
+        if spec is None:
+            return ActingPolicy(export.weights, export.spec)
+        return ActingPolicy(adapt(export.weights, export.spec, spec, f"{path} is an export"), spec)
+    except WireError as error:
+        raise ConfigurationError(f"{path} is a damaged export: {error}") from error
+
+
+def adapt(weights: Weights, own: Spec, wanted: Spec, subject: str) -> Weights:
+    """Weights made under one spec as weights of another, whose policies act alike.
+
+    Raises:
+        ConfigurationError: they do not; says what differs.
+    """
+    differences = wanted.acting_differences(own)
+    if differences:
+        raise ConfigurationError(f"{subject} for another spec: {'; '.join(differences)}")
+    return replace(weights, spec=wanted.digest())
+
+
+def _floats(arrays: dict[str, Any]) -> dict[str, FloatArray]:
+    for name, array in arrays.items():
+        if array.dtype != np.float32 or not all_finite(array):
+            raise ValueError(f"{name} holds something else than finite float32 numbers")
+    return arrays

@@ -1,0 +1,126 @@
+"""Looking at an environment: one reset and one step, and what its spaces are. The only place that does it.
+
+The result is plain frozen values. An environment that cannot be trained on is refused, with the reason.
+"""
+
+import copy
+import warnings
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+
+from dppo_redis.environments.make import closing_quietly, make_single
+from dppo_redis.environments.masks import MASK, read_mask
+from dppo_redis.environments.plain import observed_space, plain_numbers
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.protocol.config import RunConfig
+from dppo_redis.protocol.run_plan import describe_started
+from dppo_redis.protocol.spec import EnvironmentSource, RunDescription, source_of
+from dppo_redis.service.plugins import first_line
+from dppo_redis.spaces.actions import describe_actions
+from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
+from dppo_redis.spaces.observations import describe_observations
+
+
+def spaces_of(config: RunConfig) -> EnvironmentSpaces:
+    """The spaces of the environment that `config` asks for, as it is installed here.
+
+    Raises:
+        ConfigurationError: as `inspect` does.
+    """
+    return inspect(source_of(config), use_mask=config.use_action_mask)
+
+
+def describe(config: RunConfig) -> RunDescription:
+    """The description of a run that was started, by the environment that is installed here."""
+    return describe_started(config, spaces_of(config))
+
+
+def inspect(source: EnvironmentSource, *, use_mask: bool = True) -> EnvironmentSpaces:
+    """Build one environment, try one reset and one step, and describe its spaces.
+
+    Raises:
+        ConfigurationError: it cannot be made, speaks the old Gym API, has an unsupported space, an
+            observation of another shape than its space, more than one reward for a step, or an action
+            mask of another form than its actions.
+    """
+    with closing_quietly(make_single(source)) as env:
+        action = describe_actions(env.action_space)
+        describe_observations(env.observation_space)
+        shown = _try_out(source.env_id, env)
+        for observation, _ in shown:
+            _check_observation(source.env_id, env.observation_space, observation)
+        masks = [info[MASK] for _, info in shown if use_mask and MASK in info]
+        for mask in masks:
+            read_mask(mask, action)
+        return EnvironmentSpaces(describe_observations(observed_space(env, action, bool(masks))), action)
+
+
+def _try_out(env_id: str, env: gymnasium.Env[Any, Any]) -> list[tuple[Any, dict[str, Any]]]:
+    """One reset and one step, which may take long: observation and info of both.
+
+    Raises:
+        ConfigurationError: it raised, or speaks the API of Gym before 0.26.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            try:
+                answer: Any = env.unwrapped.reset(seed=0)
+            except TypeError as error:
+                if "seed" not in str(error):
+                    raise
+                answer = None  # reset() without the argument `seed`
+            if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict):
+                first, info = env.reset(seed=0)
+                info = copy.copy(info)
+                answer = _try_step(env, info)
+                if len(answer) == 5:
+                    plain_numbers(*answer[1:4])
+                    return [(first, info), (answer[0], answer[4])]
+        except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
+            raise ConfigurationError(
+                f"environment {env_id!r} raised in its first reset or step: {type(error).__name__}: {error}"
+            ) from error
+    raise ConfigurationError(
+        f"environment {env_id!r} does not speak the API of gymnasium 1.x: reset must return "
+        "(observation, info) and step (observation, reward, terminated, truncated, info)"
+    )
+
+
+def _try_step(env: gymnasium.Env[Any, Any], info: dict[str, Any]) -> tuple[Any, ...]:
+    """What a step answers: five values, or the four of old Gym, on which gymnasium's wrappers raise."""
+    try:
+        return env.step(_sample(env.action_space, info))
+    except ValueError:  # theirs, or the environment's own
+        _, info = env.unwrapped.reset(seed=0)
+        answer: tuple[Any, ...] = env.unwrapped.step(_sample(env.unwrapped.action_space, info))
+        if len(answer) == 5:
+            raise
+        return answer
+
+
+def _check_observation(env_id: str, space: gymnasium.Space[Any], observation: Any) -> None:
+    """Refuse what a vector of such environments could not hold."""
+    try:
+        concatenate(space, [observation], cast(Any, create_empty_array(space, 1)))
+    except Exception as error:
+        found = f"{type(observation).__name__} {getattr(observation, 'shape', '')}".rstrip()
+        raise ConfigurationError(
+            f"environment {env_id!r} does not observe what its space {space} says, but a {found}: "
+            f"{type(error).__name__}: {first_line(error)}"
+        ) from error
+
+
+def _sample(space: gymnasium.Space[Any], info: dict[str, Any]) -> Any:
+    """An action that the environment's mask, if it has one, allows."""
+    try:
+        action = describe_actions(space)
+        allowed = np.split(read_mask(info[MASK], action), action.offsets[1:])
+    except (KeyError, ConfigurationError):  # none, or a wrong one: that is refused where it is used
+        return space.sample()
+    first = np.array([[flags.argmax() for flags in allowed]])
+    actions = action.to_environment(action.join(first, np.zeros((1, action.dimensions), np.float32)))
+    return next(iter(iterate(batch_space(space, 1), actions)))

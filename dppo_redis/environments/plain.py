@@ -1,0 +1,66 @@
+"""One environment as vectors of ours want it: plain numbers, observations of its own, a mask beside them."""
+
+import copy
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from dppo_redis.environments.masks import MASK, read_mask
+from dppo_redis.spaces.actions import ActionSpec, describe_actions
+from dppo_redis.spaces.observations import Array, MaskSpace
+
+_FLAG = (bool, np.bool_)
+
+
+class PlainEnvironment(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """One environment as our vectors want it.
+
+    It keeps `info` from them, which they cannot stack where its types vary; copies each observation,
+    as environments reuse their buffers; puts the action mask beside the observation; and makes flags of
+    what they would misread: to them [False] is true.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], masked: bool) -> None:
+        super().__init__(env)
+        self._masked = masked
+        self._action = describe_actions(env.action_space)
+        self.observation_space = observed_space(env, self._action, masked)
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(**arguments)
+        return self._observe(observation, info), {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        if not (isinstance(reward, float) and isinstance(terminated, _FLAG) and isinstance(truncated, _FLAG)):
+            reward, terminated, truncated = plain_numbers(reward, terminated, truncated)
+        return self._observe(observation, info), reward, terminated, truncated, {}
+
+    def _observe(self, observation: Any, info: dict[str, Any]) -> Any:
+        observation = copy.deepcopy(observation)
+        if not self._masked:
+            return observation
+        return {"observation": observation, MASK: read_mask(info.get(MASK), self._action)}
+
+
+def plain_numbers(reward: Any, terminated: Any, truncated: Any) -> tuple[float, bool, bool]:
+    """What may be an array, a tensor or a list of one number each, as one number and two flags.
+
+    Raises:
+        ValueError: one of them is not one number.
+    """
+    numbers = []
+    for name, value in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
+        array: Array = np.asarray(value)
+        if array.size != 1:
+            raise ValueError(f"a {name} of shape {array.shape}, where one number is needed")
+        numbers.append(array.item())
+    return float(numbers[0]), bool(numbers[1]), bool(numbers[2])
+
+
+def observed_space(env: gymnasium.Env[Any, Any], action: ActionSpec, masked: bool) -> gymnasium.Space[Any]:
+    """The observation space, with `masked` a Dict of it and the action mask."""
+    if not masked:
+        return env.observation_space
+    return gymnasium.spaces.Dict({"observation": env.observation_space, MASK: MaskSpace(action.choices)})

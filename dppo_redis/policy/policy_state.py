@@ -1,0 +1,53 @@
+"""What a policy needs of its running episodes before it acts. Pure numpy; knows no environment.
+
+The collector, the evaluator and the player of one environment keep it between two steps.
+"""
+
+import numpy as np
+
+from dppo_redis.policy.numpy_policy import ActingPolicy
+from dppo_redis.protocol.spec import Spec
+from dppo_redis.spaces.features import push_frame
+from dppo_redis.spaces.observations import Array, BoolArray, FloatArray
+
+
+class PolicyState:
+    """Of N running episodes: the newest observation, with k frames the last k, and the memory.
+
+    An action mask is part of the observation. Where an episode begins the frames are copies of its first
+    one and the memory is zero.
+    """
+
+    def __init__(self, spec: Spec, observations: Array) -> None:
+        self.newest = observations  # [N, *row]
+        self.memory = np.zeros((len(observations), spec.network.state_size), np.float32)
+        self._frames = np.repeat(observations[:, None], spec.frame_stack, axis=1)  # [N, k, *row]
+        self._stacking = spec.frame_stack > 1
+
+    @property
+    def frames_before(self) -> Array:
+        """[N, k - 1, *row], the frames before the newest one."""
+        return self._frames[:, :-1]
+
+    def outputs(self, policy: ActingPolicy) -> FloatArray:
+        """The policy's logits and means [N, outputs] for this state; takes over the memory it leaves."""
+        rows = self._frames if self._stacking else self.newest
+        outputs, self.memory = policy.step(rows, self.memory)
+        return outputs
+
+    def observe(self, observations: Array, begins: BoolArray | None = None) -> None:
+        """Take in what a step showed, [N, *row], and which rows of it begin an episode, [N]; None: none."""
+        self.newest = observations
+        if self._stacking:
+            self._frames = push_frame(self._frames, observations)
+        if begins is None:
+            return
+        if self._stacking:
+            self._frames[begins] = observations[begins][:, None]
+        if self.memory.shape[1]:
+            self.memory = np.where(begins[:, None], np.float32(0), self.memory)
+
+    def forget_nonfinite(self) -> None:
+        """Zero what is not finite in the memory: a broken observation spoils its own rollout only."""
+        if self.memory.shape[1]:
+            self.memory = np.nan_to_num(self.memory, nan=0, posinf=0, neginf=0)

@@ -1,0 +1,174 @@
+"""Numbers that follow from the configuration: rollout length, expected lag, backlog marks.
+
+Pure. The backlog counts every rollout that is not settled, those of the update in progress
+included, so a mark of two batches means: one in training, one waiting.
+"""
+
+import math
+from dataclasses import dataclass
+
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.protocol.config import MAX_PAYLOAD_BYTES, RunConfig
+from dppo_redis.protocol.lock_step import lock_step_of
+from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
+
+_LEAST_VALVE_BYTES = 64 * 2**20
+SERIAL_UPDATE_EPOCHS = 10
+DISTRIBUTED_UPDATE_EPOCHS = 6
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What a person wants to know before a run starts."""
+
+    rollout_steps: int  # T
+    rollout_rows: int  # T x N of one planned actor
+    rollouts_per_update: int
+    samples_per_update: int
+    update_epochs: int
+    gradient_steps_per_update: int
+    backlog_high: int  # rollouts; an actor starts none while the backlog is this high
+    backlog_fresh: int  # the same, while the learner has not to wait for rollouts
+    expected_lag: float  # updates, with the planned actors and a learner that has not to wait
+    rollout_bytes: int
+    valve_bytes: int  # of rollouts in Redis; beyond it the oldest are dropped
+
+
+def as_used(config: RunConfig, derived: Derived) -> RunConfig:
+    """`config` with the derived numbers that a resumed run keeps, whoever goes on with it."""
+    ppo = config.ppo.model_copy(update={"update_epochs": derived.update_epochs})
+    return config.model_copy(update={"rollout_steps": derived.rollout_steps, "ppo": ppo})
+
+
+def derive(config: RunConfig, spaces: EnvironmentSpaces, *, serial: bool = False) -> Derived:
+    """Derive a run's numbers.
+
+    Raises:
+        ConfigurationError: settings that cannot work together, with the number to change.
+    """
+    actors = 1 if serial and not config.lock_step else config.actors
+    ppo = config.ppo
+    rollout_steps = config.rollout_steps or max(1, ppo.batch_steps // (actors * config.envs_per_actor))
+    rows = rollout_steps * config.envs_per_actor
+    lock_step = lock_step_of(config, rollout_steps)
+    fresh = serial or lock_step is not None  # every batch has staleness 0
+    per_update = lock_step.rollouts_per_update if lock_step else rollouts_missing(0, rows, ppo.batch_steps)
+    samples = per_update * rows
+    if config.network.memory != "none" and ppo.minibatch_size % rollout_steps:
+        raise ConfigurationError(
+            f"ppo.minibatch_size ({ppo.minibatch_size}) must be a multiple of the rollout length "
+            f"({rollout_steps}), as a network with a memory is trained on whole rollouts: "
+            f"set ppo.minibatch_size to {rollout_steps * max(1, round(ppo.minibatch_size / rollout_steps))}, "
+            "or choose rollout_steps"
+        )
+    epochs = ppo.update_epochs or (SERIAL_UPDATE_EPOCHS if fresh else DISTRIBUTED_UPDATE_EPOCHS)
+    high = (
+        per_update
+        if lock_step
+        else backlog_high(per_update, actors, config.max_staleness, config.publish_every)
+    )
+    if not fresh and high < 1:
+        needed = math.ceil((actors + 1) / per_update) + config.publish_every - 2
+        raise ConfigurationError(
+            f"{actors} actors with {per_update} rollouts per update cannot stay within "
+            f"max_staleness {config.max_staleness}: set max_staleness to {needed} or more, "
+            "or use fewer actors or shorter rollouts"
+        )
+    low = high if lock_step else backlog_fresh(high, per_update, actors)
+    rollout_bytes = _rollout_bytes(rows, config, spaces)
+    if not serial and rollout_bytes > MAX_PAYLOAD_BYTES:
+        fitting = max(1, int(0.99 * rollout_steps * MAX_PAYLOAD_BYTES / rollout_bytes))
+        raise ConfigurationError(
+            f"a rollout of {rollout_steps} steps of {config.envs_per_actor} environments has "
+            f"{rollout_bytes / 2**20:.0f} MiB, and a message may have {MAX_PAYLOAD_BYTES // 2**20}: "
+            f"set rollout_steps to {fitting} or less"
+        )
+    return Derived(
+        rollout_steps=rollout_steps,
+        rollout_rows=rows,
+        rollouts_per_update=per_update,
+        samples_per_update=samples,
+        update_epochs=epochs,
+        gradient_steps_per_update=epochs * math.ceil(samples / ppo.minibatch_size),
+        backlog_high=high,
+        backlog_fresh=low,
+        expected_lag=0.0 if fresh else expected_lag(low, actors, per_update, config.publish_every),
+        rollout_bytes=rollout_bytes,
+        valve_bytes=valve_bytes(high, actors, rollout_bytes),
+    )
+
+
+def backlog_high(rollouts_per_update: int, actors: int, max_staleness: int, publish_every: int) -> int:
+    """The backlog at which actors wait.
+
+    A rollout that starts below `high` finds at most high - 1 unsettled rollouts and actors - 1
+    unfinished ones before it, so it is used at most (high + actors - 1) // rollouts_per_update
+    updates later, and its weights were at most publish_every - 1 updates old when it started.
+    That holds for actors of about equal speed; what a much slower one delivers may be dropped.
+    Two batches keep the learner busy, one in training and one in reserve; the staleness limit may ask for
+    less. Below 1
+    means that the limit cannot be kept.
+    """
+    within_limit = rollouts_per_update * (max_staleness + 2 - publish_every) - actors
+    return min(2 * rollouts_per_update, within_limit)
+
+
+def backlog_fresh(high: int, rollouts_per_update: int, actors: int) -> int:
+    """The backlog at which actors wait while the learner has always enough to do.
+
+    All of them wait for the same publication then and start together; with this mark they fill two
+    batches and no more, so that data are one update old. One rollout beyond a batch lets sampling and
+    training overlap. Fleets that are just fast enough, or of very different speeds, need `high`.
+    """
+    return min(high, max(rollouts_per_update + 1, 2 * rollouts_per_update - actors + 1))
+
+
+def valve_bytes(high: int, actors: int, rollout_bytes: int) -> int:
+    """How many bytes of rollouts the stream may hold.
+
+    Twice what actors can fill that heed the mark, so that only a defect or an intruder gets there.
+    """
+    return max(_LEAST_VALVE_BYTES, 2 * (high + actors) * rollout_bytes)
+
+
+def valve_excess(backlog: int, stream_bytes: int, high: int, actors: int, limit: int) -> int:
+    """How many of the oldest rollouts to drop; down to half the limit, so that it is not done each second.
+
+    Never below what actors that heed the mark may fill, however large their rollouts are.
+    """
+    if stream_bytes <= limit:
+        return 0
+    return max(0, backlog - max(high + actors, backlog * limit // (2 * stream_bytes)))
+
+
+def expected_lag(mark: int, actors: int, rollouts_per_update: int, publish_every: int) -> float:
+    """Mean age, in updates, of a rollout when it is used, while the learner is the bottleneck.
+
+    All actors wait for the same publication then and start together, so that the backlog grows to
+    mark + actors - 1. One batch of it is in training; the others wait for their turn. With more actors than
+    rollouts in an update not all of them start at once, and the age stays below this.
+    """
+    return max(0.0, (mark + actors - 1) / rollouts_per_update - 1) + (publish_every - 1) / 2
+
+
+def batch_is_full(valid_rows: int, last_rollout_rows: int, batch_steps: int) -> bool:
+    """Whether a batch of whole rollouts is as near to `batch_steps` as whole rollouts come.
+
+    Automatic resets cost a native vector environment a few rows per rollout; waiting for one more
+    rollout because of them would make every batch half as large again.
+    """
+    return valid_rows > 0 and valid_rows + last_rollout_rows / 2 >= batch_steps
+
+
+def rollouts_missing(valid_rows: int, last_rollout_rows: int, batch_steps: int) -> int:
+    """How many more rollouts of the last one's size make the batch full; at least 1."""
+    return max(1, math.ceil((batch_steps - valid_rows) / last_rollout_rows - 0.5))
+
+
+def _rollout_bytes(rows: int, config: RunConfig, spaces: EnvironmentSpaces) -> int:
+    observation, action = spaces.observation, spaces.action
+    action_bytes = action.wire_dtype.itemsize * math.prod(action.row_shape)
+    per_row = observation.row_bytes + action_bytes + 4 + 4 + 3  # log-prob, reward, three flags
+    state_bytes = 4 * config.network.state_size
+    carried = config.frame_stack * observation.row_bytes + state_bytes + 8  # frames, memory, running return
+    return rows * per_row + config.envs_per_actor * carried

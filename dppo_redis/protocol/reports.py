@@ -1,0 +1,262 @@
+"""What processes report: frozen values. Pure.
+
+A field's name is its name in Redis, in metrics.csv and in JSON. The comment beside it is its meaning: equal
+names of two reports may mean different things. Nothing outside this file reads a field by its name as text:
+`report_fields.py` writes and reads them all, `run_status.py` finds them in Redis.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated
+
+from dppo_redis.protocol.ledger import Ledger, Outcome
+from dppo_redis.protocol.report_fields import Told, from_fields, names
+
+
+@dataclass(frozen=True)
+class LearnerStatus:
+    """What the learner's loop reports of itself, in `:status`. It is replaced at every change of a field."""
+
+    state: str  # waiting (for the first rollout), training, paused or finished
+    alarm: str  # what an operator must know at once; empty while rollouts are trained on
+    dropped_by_actor: str  # whose rollouts were dropped most often, and why, since this learner started
+    update: int  # updates made, over all learners of the run
+    trained_steps: Annotated[int, Told("steps")]  # trained on, over all learners of the run
+    budget_steps: Annotated[int, Told("steps")]  # the run ends with so many trained steps
+    target_return: float | None  # the run ends with this return; empty: no target
+    train_s: Annotated[float, Told("s", digits=3)]  # since the first rollout, without pauses; of all learners
+    steps_per_s: Annotated[float, Told("steps/s", digits=1)]  # trained_steps by train_s
+    return_mean: Annotated[float | None, Told(digits=3)]  # of the last 100 training episodes, or empty
+    episodes: int  # finished in trained rollouts
+    staleness_mean: Annotated[float, Told("updates", digits=4)]  # of all rollouts ever trained on
+    staleness_max: Annotated[int, Told("updates")]  # of all rollouts ever trained on
+    staleness_limit: Annotated[int, Told("updates")]  # older rollouts are dropped
+    learner_wait_share: Annotated[float, Told("share", digits=3)]  # of its time of late, waiting for rollouts
+    checkpoint_update: int  # update of the last checkpoint; -1 before this learner's first
+    checkpoint_time: Annotated[float, Told("s since 1970", digits=1)]  # when it was saved, or 0.0
+    save_failures: int  # checkpoints that could not be saved since this learner started
+    device: str  # where the network is trained
+
+
+@dataclass(frozen=True)
+class KeeperStatus:
+    """What the keeper adds in `:status`: the books of one moment, who leads and who samples."""
+
+    trained: Annotated[int, Told("rollouts")]  # settled with this outcome, as the next four
+    stale: Annotated[int, Told("rollouts")]  # older than the limit when they were judged
+    duplicate: Annotated[int, Told("rollouts")]  # delivered, or settled, before
+    refused: Annotated[int, Told("rollouts")]  # broken, or not of this run
+    lost: Annotated[int, Told("rollouts")]  # removed by an outsider, a failover or the valve
+    env_steps: Annotated[int, Told("steps")]  # valid steps of all settled rollouts, whatever their outcome
+    epoch: int  # number of the learner's lease
+    version: int  # of the weights published last
+    learner: str  # who leads: host, process and a random number
+    actors: int  # that live
+    actor_wait_share: Annotated[float, Told("share", digits=4)]  # of the actors' time, waiting for room
+    backlog_high: Annotated[int, Told("rollouts")]  # backlog at which actors wait
+    entries_added: Annotated[int, Told("rollouts")]  # ever, those of deleted streams included
+    backlog: Annotated[int, Told("rollouts")]  # in the stream and not settled
+    imbalance: Annotated[int, Told("rollouts")]  # added, neither settled nor in the backlog, at this look
+    stream_bytes: Annotated[int, Told("bytes")]  # of the stream, in the server's memory
+    valve_bytes: Annotated[int, Told("bytes")]  # of the stream from which on its oldest rollouts are dropped
+    time: Annotated[float, Told("s since 1970", digits=1)]  # when this was written
+
+
+@dataclass(frozen=True)
+class ActorReport:
+    """`:actor:SLOT`: what an actor reports of itself each second. None: it did not say, or said nonsense."""
+
+    boot: int | None = None  # how often its slot has started
+    version: int | None = None  # of the weights it holds; 0 before the first
+    epoch: int | None = None  # of the same weights
+    pushes: Annotated[int | None, Told("rollouts")] = None  # sent since this boot
+    last_push: Annotated[float | None, Told("s since 1970", digits=1)] = None  # 0.0 before the first
+    steps: Annotated[int | None, Told("steps")] = None  # valid ones in what it sent since this boot
+    fps: Annotated[float | None, Told("steps/s", digits=1)] = None  # steps by the time since this boot
+    wait_share: Annotated[float | None, Told("share", digits=4)] = None  # of the same time, waiting for room
+    refused: Annotated[int | None, Told("rollouts")] = None  # that did not pass this actor's own check
+    ambiguous: Annotated[int | None, Told("rollouts")] = None  # sent again, as the reply to a push was lost
+    refused_full: Annotated[int | None, Told("pushes")] = None  # that the server refused for want of memory
+    last_error: str = ""  # of its environment, its rollouts or the weights it fetched
+    host: str = ""  # where it runs; the registry adds this and the next two
+    pid: int | None = None  # of its process
+    time: Annotated[float | None, Told("s since 1970", digits=3)] = None  # of this report, by its clock
+
+
+HOLDER = ("host", "pid", "time")  # fields of an ActorReport by which a slot's holder is known
+BOOT = "boot"
+
+
+@dataclass(frozen=True)
+class UpdateRecord:
+    """A row of metrics.csv, an `update` entry of `:metrics` and the curves of TensorBoard."""
+
+    update: int  # counted over all learners of the run
+    trained_steps: Annotated[int, Told("steps")]  # trained on, this update included
+    env_steps: Annotated[int, Told("steps")]  # valid steps of all settled rollouts, whatever their outcome
+    train_s: Annotated[float, Told("s", digits=3)]  # since the first rollout, without pauses
+    return_mean: Annotated[float | None, Told(tag="return/training")]  # last 100 training episodes, raw
+    episodes: int  # finished in trained rollouts
+    evaluation_return: float | None  # newest greedy evaluation
+    evaluation_steps: Annotated[int | None, Told("steps")]  # env_steps of the weights that played it
+    staleness_mean: Annotated[float, Told("updates", tag="staleness/mean")]  # of the rollouts of this batch
+    staleness_max: Annotated[int, Told("updates", tag="staleness/max")]  # of the rollouts of this batch
+    version: int  # of the weights published last
+    wait_s: Annotated[float, Told("s", tag="time/wait_s")]  # for the rollouts of this batch
+    update_s: Annotated[float, Told("s", tag="time/update_s")]  # from the full batch until it was settled
+    policy_loss: Annotated[float, Told(tag="loss/policy")]  # mean over the gradient steps
+    value_loss: Annotated[float, Told(tag="loss/value")]  # mean, as above
+    entropy: Annotated[float, Told(tag="policy/entropy")]  # mean, as above
+    approx_kl: Annotated[float, Told(tag="policy/approx_kl")]  # mean, as above
+    clip_fraction: Annotated[float, Told("share", tag="policy/clip_fraction")]  # rows out of the clip range
+    explained_variance: Annotated[float, Told(tag="value/explained_variance")]  # before the first step
+    ratio_error: Annotated[float | None, Told(tag="policy/ratio_error")]  # fresh rows, before the first step
+    learning_rate: Annotated[float, Told(tag="optimiser/learning_rate")]  # of this update
+    gradient_steps: int  # of this update
+    skipped_steps: int  # minibatches whose gradient was not finite
+    drift_ratio: Annotated[float, Told(tag="drift/ratio")]  # before the first step: see `drift.py`
+    drift_kl: Annotated[float, Told(tag="drift/kl")]  # KL divergence, in the same sense
+    drift_clip_fraction: Annotated[float, Told("share", tag="drift/clip_fraction")]  # likewise
+    drift_effective_share: Annotated[float, Told("share", tag="drift/effective_share")]  # likewise
+    drift_by_staleness: str  # JSON: {"1": {"rows": ..., "ratio": ..., "kl": ..., ...}, "2": ...}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """`:evaluation`: result of greedy episodes with one publication of weights."""
+
+    version: int  # of the weights that played
+    update: int  # of the weights that played
+    trained_steps: Annotated[int, Told("steps")]  # of the weights that played
+    env_steps: Annotated[int, Told("steps")]  # of the weights that played
+    return_mean: float  # over these episodes
+    return_std: float  # over these episodes
+    length_mean: Annotated[float, Told("steps")]  # over these episodes
+    episodes: int  # played
+
+
+@dataclass(frozen=True)
+class BestEvaluation:
+    """What the evaluator adds to its last evaluation."""
+
+    best_return_mean: float  # highest mean return of all evaluations so far
+    best_version: Annotated[int | None, Told(left_out=True)]  # where this evaluation reached it
+
+
+@dataclass(frozen=True)
+class Control:
+    """`:control`: what the operator wants of the fleet."""
+
+    state: str  # run, pause or stop
+    reason: str  # why it stopped: target, env_steps, stopped, failed; empty while it runs
+    target_step: int | None  # env_steps at which the target was met
+
+
+@dataclass(frozen=True)
+class BooksSummary:
+    """The books as scripts read them; see `KeeperStatus`."""
+
+    entries_added: int
+    trained: int
+    stale: int
+    duplicate: int
+    refused: int
+    lost: int
+    backlog: int
+    imbalance: int
+
+    @staticmethod
+    def of(ledger: Ledger, entries_added: int, backlog: int) -> "BooksSummary":
+        """The books of a ledger and the stream's counters."""
+        return BooksSummary(
+            entries_added=entries_added,
+            trained=ledger.of(Outcome.TRAINED),
+            stale=ledger.of(Outcome.STALE),
+            duplicate=ledger.of(Outcome.DUPLICATE),
+            refused=ledger.of(Outcome.REFUSED),
+            lost=ledger.of(Outcome.LOST),
+            backlog=backlog,
+            imbalance=entries_added - ledger.settled - backlog,
+        )
+
+
+@dataclass(frozen=True)
+class StalenessSummary:
+    """Of all rollouts trained on, in updates."""
+
+    mean: float
+    max: int
+    limit: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """What a run came to: the object that --json prints and summary.json keeps."""
+
+    reason: str  # why it ended: target, env_steps, stopped, failed
+    env_steps: int  # valid steps of all settled rollouts; of a serial run the trained ones
+    trained_steps: int  # that the last weights learnt from
+    wall_s: Annotated[float, Told("s", digits=3)]  # since the command started
+    train_s: Annotated[float, Told("s", digits=3)]  # since the first rollout, without pauses
+    steps_per_s: Annotated[float, Told("steps/s", digits=1)]  # trained_steps by train_s
+    updates: int  # over all learners of the run
+    version: Annotated[int | None, Told(left_out=True)] = None  # of a fleet's weights
+    return_mean: float | None  # of the last greedy evaluation
+    return_episodes: int  # that it played
+    target_step: int | None  # env_steps at which the target was met
+    train_return_mean: float | None  # of the last 100 training episodes
+    staleness: Annotated[StalenessSummary | None, Told(left_out=True)] = None  # of a fleet
+    ledger: Annotated[BooksSummary | None, Told(left_out=True)] = None  # of a fleet
+    actors: Annotated[int | None, Told(left_out=True)] = None  # that ever joined a fleet
+    actor_wait_share: Annotated[float | None, Told("share", digits=4, left_out=True)] = None  # of a fleet
+    refused: Annotated[int | None, Told(left_out=True)] = None  # rollouts that a serial run did not train on
+    run_dir: str  # where its files are
+
+
+@dataclass(frozen=True)
+class PolicyScore:
+    """What `dppo-redis evaluate --json` prints: episodes played with what a run has learnt."""
+
+    run: str  # its name
+    checkpoint: str  # best, last or a file
+    return_mean: float  # over these episodes
+    return_std: float  # over these episodes
+    interval: tuple[float, float] | None  # of 95 % around the mean return; none of a single episode
+    length_mean: Annotated[float, Told("steps")]  # over these episodes
+    episodes: int  # played
+    update: int  # of the weights that played
+    trained_steps: Annotated[int, Told("steps")]  # of the weights that played
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """A run at one moment, as an operator sees it."""
+
+    run: str
+    fields: Mapping[str, str]  # of the status hash, as they are stored
+    control: Control
+    ledger: Ledger
+    evaluation: Evaluation | None
+    actor_fields: Mapping[int, Mapping[str, str]]  # of the living actors by slot, as they are stored
+    age_s: float | None  # of the status hash; None when there is none
+
+    @cached_property
+    def learner(self) -> LearnerStatus:
+        """What the loop reported."""
+        return from_fields(LearnerStatus, self.fields)
+
+    @cached_property
+    def keeper(self) -> KeeperStatus:
+        """What the keeper added."""
+        return from_fields(KeeperStatus, self.fields)
+
+    @cached_property
+    def actors(self) -> dict[int, ActorReport]:
+        """What the living actors reported, by slot."""
+        return {slot: from_fields(ActorReport, report) for slot, report in self.actor_fields.items()}
+
+    @property
+    def books(self) -> BooksSummary:
+        """All counted at one moment, so that they add up."""
+        return BooksSummary(**{name: getattr(self.keeper, name) for name in names(BooksSummary)})

@@ -1,0 +1,180 @@
+"""What a rollout is: facts that an actor saw, and the checks they must pass.
+
+T steps of N environments sampled with one weights version, in which E rows ended an episode. The
+annotations of `Rollout` are the only table of its arrays, in wire order: buffers, wire, checks and
+batch follow from them. No socket, clock or file. What the flags mean for a return is decided in
+`learner/ppo/advantages.py` alone.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from dppo_redis.errors import WireError
+from dppo_redis.protocol.spec import Spec
+from dppo_redis.spaces.features import mask
+from dppo_redis.spaces.observations import Array, BoolArray, FloatArray, all_finite
+
+MAX_ENVIRONMENTS = 65_536
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One array of a rollout: the axes it has, and what stands at each place of them."""
+
+    axes: Literal["TN", "N", "E"]  # steps, environments, ended rows in row order
+    row: Literal["observation", "frames", "action", "memory", "float32", "float64", "int32", "bool"]
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One actor's rollout. Arrays may be views of buffers that the collector uses again."""
+
+    # Single frames, what the policy saw before acting at t.
+    observations: Annotated[Array, Layout("TN", "observation")]
+    # See ActionSpec: indices counted from 0, real numbers raw.
+    actions: Annotated[Array, Layout("TN", "action")]
+    # Of the action under the weights that chose it.
+    log_probs: Annotated[FloatArray, Layout("TN", "float32")]
+    # Raw, for the action at t.
+    rewards: Annotated[FloatArray, Layout("TN", "float32")]
+    # The episode ended for good after the action at t.
+    terminated: Annotated[BoolArray, Layout("TN", "bool")]
+    # It was cut off after the action at t.
+    truncated: Annotated[BoolArray, Layout("TN", "bool")]
+    # A real step; False for the dummy step of an automatic reset.
+    valid: Annotated[BoolArray, Layout("TN", "bool")]
+    # The true last observation of each ended row.
+    final_observations: Annotated[Array, Layout("E", "observation")]
+    # The observation after the last step.
+    last_observations: Annotated[Array, Layout("N", "observation")]
+    # The k - 1 frames before the first row, oldest first.
+    frames_before: Annotated[Array, Layout("N", "frames")]
+    # State of the recurrent layer before the first row.
+    memory: Annotated[FloatArray, Layout("N", "memory")]
+    # Running ones before the first step; 0 if not asked for.
+    discounted_returns: Annotated[npt.NDArray[np.float64], Layout("N", "float64")]
+    # Undiscounted, of the episodes that ended here.
+    episode_returns: Annotated[FloatArray, Layout("E", "float32")]
+    # Steps.
+    episode_lengths: Annotated[npt.NDArray[np.int32], Layout("E", "int32")]
+
+    @property
+    def steps(self) -> int:
+        """Valid rows."""
+        return int(np.count_nonzero(self.valid))
+
+    @property
+    def ends(self) -> BoolArray:
+        """[T, N], rows after which an episode ended, for either reason."""
+        return self.terminated | self.truncated
+
+
+LAYOUTS: dict[str, Layout] = {f.name: get_args(f.type)[1] for f in fields(Rollout)}
+ARRAY_NAMES = tuple(LAYOUTS)
+OBSERVATION_NAMES = tuple(n for n, layout in LAYOUTS.items() if layout.row in ("observation", "frames"))
+_FLOATS = tuple(n for n, layout in LAYOUTS.items() if layout.row in ("float32", "float64", "memory"))
+
+
+def row_layout(spec: Spec) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Shape and dtype of what stands at one place of each array, by name."""
+    row, dtype = spec.observation.row_shape, spec.observation.row_dtype
+    kinds = {
+        "observation": (row, dtype),
+        "frames": ((spec.frame_stack - 1, *row), dtype),
+        "action": (spec.action.row_shape, spec.action.wire_dtype),
+        "memory": ((spec.network.state_size,), np.dtype(np.float32)),
+    }
+    return {n: kinds.get(layout.row) or ((), np.dtype(layout.row)) for n, layout in LAYOUTS.items()}
+
+
+def array_layout(spec: Spec, n: int, ended: int) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Shape and dtype of each array of a rollout of N environments with E ended rows, by name."""
+    lengths = {"TN": (spec.rollout_steps, n), "N": (n,), "E": (ended,)}
+    rows = row_layout(spec)
+    return {name: (lengths[LAYOUTS[name].axes] + row, dtype) for name, (row, dtype) in rows.items()}
+
+
+def allocate(spec: Spec, n: int) -> Rollout:
+    """A rollout of N environments to write into, without an ended row."""
+    layout = array_layout(spec, n, ended=0)
+    return Rollout(**{name: np.empty(shape, dtype) for name, (shape, dtype) in layout.items()})
+
+
+@dataclass(frozen=True)
+class RolloutHeader:
+    """The plain text fields of a stream entry; enough to judge a rollout without unpacking it."""
+
+    actor: int  # slot
+    boot: str  # random 64-bit id of the actor process, 16 hex digits
+    seq: int  # 1, 2, 3 ... within a boot
+    epoch: int  # of the weights the rollout was sampled with
+    version: int
+    update: int
+    steps: int  # valid rows
+    crc: int  # crc32 of the payload
+    spec: str  # digest
+
+
+def validate(rollout: Rollout, spec: Spec) -> None:
+    """Check a decoded rollout against the run's spec, before anything may use it.
+
+    Raises:
+        WireError: reason `dtype`, `shape`, `nonfinite`, `observation`, `action` or `flags`.
+    """
+    check_layout(rollout, spec)
+    check_values(rollout, spec)
+
+
+def check_layout(rollout: Rollout, spec: Spec) -> None:
+    """The half of `validate` that looks at dtypes and shapes, and at flags for the rows that ended."""
+    if rollout.rewards.ndim != 2:
+        raise WireError("shape", f"rewards have shape {rollout.rewards.shape}, not [T, N]")
+    t, n = rollout.rewards.shape
+    if t != spec.rollout_steps or not 1 <= n <= MAX_ENVIRONMENTS:
+        raise WireError("shape", f"T={t}, N={n}; the spec has T={spec.rollout_steps}")
+    for name in ("terminated", "truncated"):  # the number of ended rows is counted from these
+        _check_array(name, getattr(rollout, name), (t, n), np.dtype(np.bool_))
+    ended = int(np.count_nonzero(rollout.ends))
+    for name, (shape, dtype) in array_layout(spec, n, ended).items():
+        _check_array(name, getattr(rollout, name), shape, dtype)
+
+
+def check_values(rollout: Rollout, spec: Spec) -> None:
+    """The half of `validate` that looks at every number of a rollout whose dtypes and shapes are right."""
+    for name in OBSERVATION_NAMES:  # before what the policy made of them
+        _check_observations(name, getattr(rollout, name), spec)
+    for name in _FLOATS:
+        if not all_finite(getattr(rollout, name)):
+            raise WireError("nonfinite", name)
+    _check_actions(rollout, spec)
+    if (rollout.ends & ~rollout.valid).any():
+        raise WireError("flags", "an episode ends in a row that is not valid")
+
+
+def _check_observations(name: str, rows: Array, spec: Spec) -> None:
+    if not rows.size:
+        return
+    part = spec.observation.nonfinite(rows)
+    if part is not None:
+        raise WireError("nonfinite", name if spec.observation.is_plain else f"{name} {part}")
+    part = spec.observation.outside(rows)
+    if part is not None:
+        raise WireError("observation", f"{name} {part} outside its space")
+
+
+def _check_actions(rollout: Rollout, spec: Spec) -> None:
+    if not spec.action.contains(rollout.actions):
+        raise WireError("action", f"outside {spec.action}")
+    allowed = mask(spec.observation, rollout.observations)
+    if allowed is not None and not spec.action.allows(rollout.actions, allowed)[rollout.valid].all():
+        raise WireError("action", "one that its action mask forbids")
+
+
+def _check_array(name: str, array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    if array.dtype != dtype:
+        raise WireError("dtype", f"{name} is {array.dtype}, not {dtype}")
+    if array.shape != shape:
+        raise WireError("shape", f"{name} is {array.shape}, not {shape}")

@@ -1,0 +1,44 @@
+"""Which rollouts of each actor were taken, by their sequence numbers. Pure; the checkpoint keeps it."""
+
+from collections import OrderedDict
+
+from dppo_redis.protocol.rollout import RolloutHeader
+
+_BOOTS_KEPT = 10_000
+_LEFT_OUT_KEPT = 64  # of one boot
+
+
+class Marks:
+    """The highest sequence number taken of each actor boot; bounded, oldest boot forgotten first.
+
+    One mark per boot is enough because an actor never sends seq k+1 while k is undecided. Only a
+    suspect entry is opened after later ones; the few numbers below a mark that were left out are
+    remembered for that, within one process.
+    """
+
+    def __init__(self, marks: dict[str, int] | None = None) -> None:
+        self._marks = OrderedDict(marks or {})
+        self._left_out: dict[str, set[int]] = {}
+
+    def is_duplicate(self, header: RolloutHeader) -> bool:
+        """Whether this rollout was taken before, or may have been."""
+        below = header.seq <= self._marks.get(header.boot, 0)
+        return below and header.seq not in self._left_out.get(header.boot, ())
+
+    def take(self, header: RolloutHeader) -> None:
+        """Remember that this rollout was taken."""
+        mark = self._marks.get(header.boot, 0)
+        left_out = self._left_out.pop(header.boot, set()) - {header.seq}
+        if header.seq - mark <= _LEFT_OUT_KEPT:
+            left_out.update(range(mark + 1, header.seq))
+        if left_out:
+            self._left_out[header.boot] = set(sorted(left_out)[-_LEFT_OUT_KEPT:])
+        self._marks[header.boot] = max(mark, header.seq)
+        self._marks.move_to_end(header.boot)
+        if len(self._marks) > _BOOTS_KEPT:
+            forgotten, _ = self._marks.popitem(last=False)
+            self._left_out.pop(forgotten, None)
+
+    def to_dict(self) -> dict[str, int]:
+        """Plain values for the checkpoint."""
+        return dict(self._marks)

@@ -1,0 +1,38 @@
+"""What a publication of weights is: the policy's arrays and where they come from."""
+
+from dataclasses import dataclass
+
+from dppo_redis.spaces.observations import FloatArray
+
+NORMALISER_MEAN = "normaliser.mean"
+NORMALISER_INVERSE_STD = "normaliser.inverse_std"
+_NORMALISER = (NORMALISER_MEAN, NORMALISER_INVERSE_STD)
+
+
+@dataclass(frozen=True)
+class WeightsId:
+    """Which publication; actors take any pair that differs from theirs."""
+
+    epoch: int  # of the learner's lease
+    version: int  # number of the publication
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One publication. Arrays hold only what acting needs; they are read-only after decoding."""
+
+    epoch: int
+    version: int
+    update: int  # updates completed when these weights were made
+    trained_steps: int  # valid steps trained on until then
+    env_steps: int  # valid steps of all settled rollouts until then
+    spec: str  # digest
+    arrays: dict[str, FloatArray]
+
+    @property
+    def id(self) -> WeightsId:
+        return WeightsId(self.epoch, self.version)
+
+    def network_arrays(self) -> dict[str, FloatArray]:
+        """The network's parameters, without the normaliser."""
+        return {name: x for name, x in self.arrays.items() if name not in _NORMALISER}

@@ -1,0 +1,250 @@
+"""Bytes to values and back. The only user of msgpack; knows no sockets, clocks or Redis.
+
+A message is one msgpack map: `schema` first, then named values. An array is
+[dtype code, shape, bytes] in native little-endian C order, with dtypes from a fixed list, so no
+byte from outside is ever interpreted as code; rows of several fields travel as bytes, and the
+run's spec says what they are. Nothing is pickled. Every damage is a `WireError`.
+"""
+
+import hashlib
+import reprlib
+import sys
+import zlib
+from collections.abc import Iterable
+from typing import Any, cast
+
+import msgpack
+import numpy as np
+
+from dppo_redis.errors import WireError
+from dppo_redis.protocol.config import MAX_PAYLOAD_BYTES as MAX_PAYLOAD_BYTES
+from dppo_redis.protocol.rollout import ARRAY_NAMES, Rollout, row_layout
+from dppo_redis.protocol.spec import WIRE_SCHEMA, Spec
+from dppo_redis.protocol.weights import Weights
+from dppo_redis.spaces.observations import Array, all_finite
+
+MAX_ARRAYS = 1024
+MAX_DIMENSIONS = 8
+_MOST_ROLLOUT_ARRAYS = 64
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "f4": np.dtype("<f4"),
+    "f8": np.dtype("<f8"),
+    "i4": np.dtype("<i4"),
+    "i8": np.dtype("<i8"),
+    "u1": np.dtype("u1"),
+    "b1": np.dtype("?"),
+}
+_CODES = {dtype: code for code, dtype in _DTYPES.items()}
+
+assert sys.byteorder == "little", "the wire format is little-endian"
+
+
+def encode_rollout(rollout: Rollout) -> bytes:
+    """Pack a rollout's arrays.
+
+    Raises:
+        WireError: an array of a dtype that does not travel, or a payload above the limit.
+    """
+    return _pack({name: getattr(rollout, name) for name in ARRAY_NAMES}, {})
+
+
+def frame(rollout: Rollout) -> list[bytes]:
+    """What stands in an encoded rollout before the numbers of each array; only numbers are left out."""
+    packer, pieces = msgpack.Packer(), []
+    before = packer.pack_map_header(2) + packer.pack("schema") + packer.pack(WIRE_SCHEMA)
+    before += packer.pack("arrays") + packer.pack_map_header(len(ARRAY_NAMES))
+    for name in ARRAY_NAMES:
+        code, shape, numbers = _pack_array(name, getattr(rollout, name))
+        before += packer.pack(name) + packer.pack_array_header(3) + packer.pack(code) + packer.pack(shape)
+        packed = packer.pack(numbers)
+        pieces.append(before + packed[: len(packed) - len(numbers)])
+        before = b""
+    return pieces
+
+
+def decode_rollout(payload: bytes, spec: Spec) -> Rollout:
+    """Unpack a rollout; its arrays are read-only views of `payload`. Values are not checked here.
+
+    Raises:
+        WireError: reason `schema` or `undecodable`.
+    """
+    arrays, _ = _unpack(payload, most_arrays=_MOST_ROLLOUT_ARRAYS)
+    if set(arrays) != set(ARRAY_NAMES):
+        raise WireError("undecodable", f"a rollout has other arrays than {sorted(arrays)}")
+    rows = row_layout(spec)
+    return Rollout(**{name: _as_rows(arrays[name], dtype) for name, (_, dtype) in rows.items()})
+
+
+def _as_rows(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Bytes [..., B] as the rows [...] of several fields that they are; anything else as it is."""
+    if dtype.names is None or array.dtype != np.uint8 or array.shape[-1:] != (dtype.itemsize,):
+        return array
+    return array.view(dtype)[..., 0]
+
+
+_WEIGHTS_SCALARS = ("epoch", "version", "update", "trained_steps", "env_steps", "spec")
+
+
+def encode_weights(weights: Weights) -> bytes:
+    """Pack a publication; the blob repeats its own identity."""
+    return _pack(weights.arrays, {name: getattr(weights, name) for name in _WEIGHTS_SCALARS})
+
+
+def decode_weights(blob: bytes) -> Weights:
+    """Unpack a publication; arrays are read-only views.
+
+    Raises:
+        WireError: reason `schema`, `undecodable`, `dtype` or `nonfinite`.
+    """
+    arrays, scalars = _unpack(blob)
+    if set(scalars) != set(_WEIGHTS_SCALARS):
+        raise WireError("undecodable", f"weights have other values than {sorted(scalars)}")
+    numbers = [scalars[name] for name in _WEIGHTS_SCALARS if name != "spec"]
+    if not all(type(x) is int and x >= 0 for x in numbers) or not isinstance(scalars["spec"], str):
+        raise WireError("undecodable", "weights whose identity is not numbers and a digest")
+    for name, array in arrays.items():
+        if array.dtype != np.float32:
+            raise WireError("dtype", f"weights {name} are {array.dtype}")
+        if not all_finite(array):
+            raise WireError("nonfinite", f"weights {name}")
+    return Weights(**scalars, arrays=arrays)
+
+
+def checksum(payload: bytes) -> int:
+    """CRC-32 of a payload, as the entry's header carries it."""
+    return zlib.crc32(payload)
+
+
+def sha256(blob: bytes) -> str:
+    """Hex SHA-256 of a weights blob, as the weights hash carries it."""
+    return hashlib.sha256(blob).hexdigest()
+
+
+def _pack(arrays: dict[str, Array], scalars: dict[str, int | str]) -> bytes:
+    size = sum(array.nbytes for array in arrays.values())
+    if size > MAX_PAYLOAD_BYTES:
+        raise WireError("size", f"{size} bytes of arrays, the limit is {MAX_PAYLOAD_BYTES}")
+    if len(arrays) > MAX_ARRAYS:
+        raise WireError("size", f"{len(arrays)} arrays, the limit is {MAX_ARRAYS}")
+    packed = {name: _pack_array(name, array) for name, array in arrays.items()}
+    return cast(bytes, msgpack.packb({"schema": WIRE_SCHEMA, **scalars, "arrays": packed}))
+
+
+def _pack_array(name: str, array: Array) -> list[Any]:
+    if array.ndim > MAX_DIMENSIONS:
+        raise WireError("shape", f"{name} has {array.ndim} dimensions, the limit is {MAX_DIMENSIONS}")
+    native = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    shape = list(array.shape)
+    if native.dtype.names is not None and not native.dtype.hasobject:
+        shape.append(native.dtype.itemsize)
+        native = native.reshape(-1).view(np.uint8)
+    code = _CODES.get(native.dtype)
+    if code is None:
+        raise WireError("dtype", f"{name} is {array.dtype}, which does not travel")
+    return [code, shape, native.reshape(-1).view(np.uint8).data]
+
+
+def _unpack(payload: bytes, most_arrays: int = MAX_ARRAYS) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Arrays and scalars of a message."""
+    if len(payload) > MAX_PAYLOAD_BYTES + 65_536:
+        raise WireError("size", f"{len(payload)} bytes, the limit is {MAX_PAYLOAD_BYTES}")
+    # An array is a name and two lists; the message has some names more.
+    strict = _Strict(most_parts=3 * most_arrays + 16)
+    try:
+        message = msgpack.unpackb(
+            payload,
+            raw=False,
+            strict_map_key=True,
+            object_pairs_hook=strict.map,
+            list_hook=strict.list,
+            ext_hook=_refuse_extension,
+            max_str_len=256,
+            max_array_len=MAX_DIMENSIONS,
+            max_map_len=most_arrays,
+            max_ext_len=0,
+            max_bin_len=MAX_PAYLOAD_BYTES,
+        )
+    except WireError:
+        raise
+    # msgpack raises seven kinds of exception for damaged input; each means the same here.
+    except (
+        ValueError,
+        TypeError,
+        OverflowError,
+        MemoryError,
+        RecursionError,
+        msgpack.UnpackException,
+    ) as error:
+        raise WireError("undecodable", f"{type(error).__name__}: {error}") from error
+    if not isinstance(message, dict) or "schema" not in message:
+        raise WireError("schema", "not one of our messages")
+    schema = message.pop("schema")
+    if type(schema) is not int or schema != WIRE_SCHEMA:
+        raise WireError(
+            "schema",
+            f"format {reprlib.repr(schema)}, this release reads {WIRE_SCHEMA}: "
+            "upgrade the learner before its actors",
+        )
+    packed = message.pop("arrays", None)
+    if not isinstance(packed, dict):
+        raise WireError("undecodable", "no arrays")
+    return {name: _unpack_array(name, value) for name, value in packed.items()}, message
+
+
+def _unpack_array(name: str, value: Any) -> Array:
+    if not isinstance(value, list) or len(value) != 3:
+        raise WireError("undecodable", f"{name} is not an array")
+    code, shape, buffer = value
+    dtype = _DTYPES.get(code) if isinstance(code, str) else None
+    if dtype is None:
+        raise WireError("dtype", f"{name} has the unknown dtype {reprlib.repr(code)}")
+    if not isinstance(shape, list) or not isinstance(buffer, bytes):
+        raise WireError("undecodable", f"{name} is not an array")
+    size = extents = 1
+    for extent in shape:  # one plain loop: this runs for each array of each rollout
+        if type(extent) is not int or not 0 <= extent <= MAX_PAYLOAD_BYTES:
+            raise WireError("undecodable", f"{name} has the shape {reprlib.repr(shape)}")
+        size *= extent
+        extents *= extent or 1
+    if size * dtype.itemsize != len(buffer):
+        raise WireError("undecodable", f"{name} has {len(buffer)} bytes for shape {shape}")
+    if extents > MAX_PAYLOAD_BYTES:
+        raise WireError("undecodable", f"{name} has the shape {shape}")
+    if code == "b1" and buffer.translate(None, b"\x00\x01"):
+        raise WireError("undecodable", f"{name} has flags that are neither 0 nor 1")
+    return np.ndarray(shape, dtype, buffer)
+
+
+class _Strict:
+    """Holds a message to the form of ours: few containers, few values, text names, each of them once.
+
+    Values cost up to sixty times their bytes in memory, and a hundred times their share of the time
+    that bytes of an array take, so they are counted.
+    """
+
+    def __init__(self, most_parts: int) -> None:
+        self._most_parts = most_parts
+        self._parts = 0
+
+    def list(self, items: list[Any]) -> list[Any]:
+        self._count(1)
+        return items
+
+    def map(self, pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
+        items = list(pairs)
+        self._count(1 + len(items))
+        result = dict(items)
+        if any(type(name) is not str for name in result):
+            raise WireError("undecodable", "a name is not text")
+        if len(result) != len(items):
+            raise WireError("undecodable", "a name stands twice")
+        return result
+
+    def _count(self, parts: int) -> None:
+        self._parts += parts
+        if self._parts > self._most_parts:
+            raise WireError("undecodable", "more lists, maps and names than a message of ours has")
+
+
+def _refuse_extension(code: int, _data: bytes) -> Any:
+    raise WireError("undecodable", f"extension type {code}")

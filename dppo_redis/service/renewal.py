@@ -1,0 +1,90 @@
+"""Does the holder still renew? One answer for leases (learners) and registrations (actors).
+
+`HolderWatch` is the rule, fed with looks and times. Four ask it: a learner that takes the lease, one that
+stands by, `train` before and after a run in a Redis that it shares, and an actor that takes a given slot. The
+last two ask by way of `living_holder`, which looks for a while. Nothing is written here.
+"""
+
+import math
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from enum import Enum
+
+from dppo_redis.service.shutdown import StopRequest
+
+_MARGIN_S = 1.0
+_POLL_S = 0.2
+
+
+class Answer(Enum):
+    """What the looks so far say."""
+
+    UNKNOWN = "not seen to be renewed"
+    RENEWED = "a living process holds it"
+    ENDED = "it is free"
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was found at one moment; each but the holder only where the caller can tell."""
+
+    holder: str | None
+    left_s: float | None = None  # until it runs out; 0 also where it never does, or went during the look
+    beat: Hashable = None  # another value after each renewal
+    is_dead: bool = False  # the holder's process is known to be gone
+
+
+class HolderWatch:
+    """Judges one lease or registration from looks at it, in the order in which they were made."""
+
+    def __init__(self, ttl_s: float = math.inf, vacant_looks: int = 1) -> None:
+        """`vacant_looks` in a row without a holder make an end; so does one after the time that was left."""
+        self._ttl_s = ttl_s
+        self._vacant_looks = vacant_looks
+        self._vacant = 0
+        self._first: Look | None = None  # with a holder
+        self._first_at = 0.0
+        self._least_left_s = math.inf
+        self._runs_out = math.inf
+
+    def judge(self, look: Look, now: float) -> Answer:
+        """Whether the holder renews: a new beat, more time left, or it outlives a whole time to live."""
+        has_more_left = look.left_s is not None and look.left_s > self._least_left_s
+        if look.left_s is not None:
+            self._least_left_s = min(self._least_left_s, look.left_s)
+        if look.holder is None:
+            self._vacant += 1
+            is_over = self._vacant >= self._vacant_looks or now >= self._runs_out
+            return Answer.ENDED if is_over else Answer.UNKNOWN
+        self._vacant = 0
+        if look.left_s:
+            self._runs_out = now + look.left_s
+        if self._first is None:
+            self._first, self._first_at = look, now
+        outlives = now - self._first_at > self._ttl_s + _MARGIN_S
+        if has_more_left or outlives or look.beat != self._first.beat:
+            return Answer.RENEWED
+        return Answer.ENDED if look.is_dead else Answer.UNKNOWN
+
+
+def living_holder(
+    look: Callable[[], Look], within_s: float, stop: StopRequest, *, changes_hands: bool = False
+) -> str | None:
+    """Who renews while we look, for `within_s`; None where nobody does.
+
+    What is free at the first look is free. One that becomes free later is, too, unless it `changes_hands`:
+    then we go on looking, because a process that waits for it may take it.
+    """
+    watch = HolderWatch()
+    seen = look()
+    if seen.holder is None:
+        return None
+    deadline = time.monotonic() + within_s
+    while (answer := watch.judge(seen, time.monotonic())) is not Answer.RENEWED:
+        has_ended = answer is Answer.ENDED and not changes_hands
+        if has_ended or time.monotonic() >= deadline or stop.requested:
+            return None
+        stop.sleep(_POLL_S)
+        seen = look()
+    return seen.holder

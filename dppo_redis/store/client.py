@@ -1,0 +1,266 @@
+"""Connections, and waiting for Redis.
+
+Every connection of the product is made here: it speaks RESP2, never decodes (payloads are bytes)
+and never repeats a command by itself. Services wait for ever on what passes (refused, timeout,
+loading, failing over, full); what needs a human (password, rights, certificate) raises at once.
+"""
+
+import logging
+import random
+import re
+import ssl
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import hiredis
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from dppo_redis.errors import ConfigurationError, DppoError, StoppedError, UnavailableError
+from dppo_redis.service.logs import Rarely
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.address import read_address
+from dppo_redis.store.connections import MisconfiguredError, make_pool
+
+SOCKET_TIMEOUT_S = 5.0  # ten times the longest blocking read
+INTERACTIVE_PATIENCE_S = 5.0
+TRUSTED_S = 1.0  # so long after a reply a connection is taken for open
+_READ_BYTES = 2**20  # at once: a batch of rollouts comes in a few pieces, not hundreds
+_LONGEST_PAUSE_S = 1.0
+_MOST_HANG_UPS = 3
+_LEAST_BULK_LIMIT = 2**20  # a server accepts values of this size whatever its proto-max-bulk-len
+# WRONGTYPE: somebody overwrote a key of ours; the learner's keeper puts it right.
+_TRANSIENT_REPLIES = (
+    "MISCONF", "UNBLOCKED", "LOADING", "NOREPLICAS", "BUSY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN",
+    "READONLY", "OOM", "WRONGTYPE",
+)  # fmt: skip
+_TRANSIENT_ERRORS = (
+    redis.ConnectionError,
+    redis.TimeoutError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.OutOfMemoryError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.TryAgainError,
+    redis.exceptions.NoScriptError,  # forgotten between its loading and its use: a failover
+)
+_FATAL_TLS = re.compile("CERTIFICATE|UNKNOWN_CA|VERSION|HANDSHAKE_FAILURE|KEY|PEM")
+_FATAL_REPLIES = ("NOAUTH", "WRONGPASS", "NOPERM", "DENIED", "CROSSSLOT", "MOVED")
+
+Client = redis.Redis
+T = TypeVar("T")
+_log = logging.getLogger("dppo")
+
+
+class TransientError(DppoError):
+    """Redis cannot answer now; waiting helps."""
+
+
+def connect(url: str, name: str) -> Client:
+    """A client for `url`; nothing is sent yet. `name` shows in CLIENT LIST."""
+    pool = make_pool(
+        read_address(url),
+        decode_responses=False,
+        protocol=2,
+        client_name=name,
+        driver_info=None,  # no CLIENT SETINFO: a right that nobody needs
+        socket_timeout=SOCKET_TIMEOUT_S,
+        socket_connect_timeout=SOCKET_TIMEOUT_S,
+        socket_read_size=_READ_BYTES,
+        retry=Retry(NoBackoff(), 0),
+        retry_on_timeout=False,
+        retry_on_error=[],
+    )
+    return redis.Redis(connection_pool=pool)
+
+
+def eviction_warning(client: Client) -> str:
+    """What a server that may drop keys is in for; empty where it keeps them, or will not say."""
+    try:
+        policy = str(client.info("memory").get("maxmemory_policy", "noeviction"))
+    except redis.exceptions.NoPermissionError:
+        return ""
+    if policy == "noeviction":
+        return ""
+    return (
+        f"this Redis evicts keys when its memory is full (maxmemory-policy {policy}): weights or all "
+        "rollouts may vanish; set it to noeviction"
+    )
+
+
+def pack(*commands: Sequence[Any]) -> bytes:
+    """Commands as they are sent, in one piece.
+
+    redis-py's pipeline writes a large command and small ones apart; one write wakes the server once, which
+    halves what a push costs both sides.
+    """
+    return b"".join(hiredis.pack_command(tuple(command)) for command in commands)
+
+
+def replies(client: Client, packed: bytes, count: int) -> Iterator[Any]:
+    """The plain replies to `count` packed commands, each as it comes, an error among them in its place.
+
+    Unlike redis-py's pipeline, which reads all before the first can be used.
+
+    Raises:
+        redis.ConnectionError, redis.TimeoutError: some may have been carried out.
+    """
+    pool = client.connection_pool
+    connection: Any = pool.get_connection()
+    left = count
+    try:
+        connection.send_packed_command([packed])
+        while left:
+            reply = _read_reply(connection)
+            left -= 1
+            yield reply
+    finally:
+        if left:  # those that are still to come belong to nobody
+            connection.disconnect()
+        pool.release(connection)
+
+
+class Channel:
+    """A connection that one thread keeps for itself: taking one from the pool is a quarter of a push."""
+
+    def __init__(self, client: Client) -> None:
+        self._pool = client.connection_pool
+        self._connection: Any = None
+        self._used_at = 0.0  # monotonic
+
+    def ask(self, packed: bytes, count: int) -> list[Any]:
+        """The plain replies to `count` packed commands, an error among them in its place.
+
+        Raises:
+            redis.ConnectionError, redis.TimeoutError: some may have been carried out.
+        """
+        if time.monotonic() - self._used_at > TRUSTED_S:
+            self._give_back()  # the pool knows whether it was closed meanwhile
+        if self._connection is None:
+            self._connection = self._pool.get_connection()
+        try:
+            self._connection.send_packed_command([packed])
+            answers = [_read_reply(self._connection) for _ in range(count)]
+        except BaseException:
+            self._connection.disconnect()
+            self._give_back()
+            raise
+        self._used_at = time.monotonic()
+        return answers
+
+    def _give_back(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._pool.release(connection)
+
+
+def _read_reply(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except redis.ResponseError as error:
+        return error
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn errors of the Redis library into `TransientError` or `ConfigurationError`."""
+    try:
+        yield
+    except redis.RedisError as error:
+        raise classify(error) from error
+
+
+def classify(error: redis.RedisError) -> DppoError:
+    """Say whether waiting helps (TransientError) or a human is needed (ConfigurationError)."""
+    text = str(error).rpartition("caused error: ")[2]  # a pipeline puts its own words before
+    reply = text.split(" ", 1)[0]
+    if isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError):
+        return ConfigurationError(f"Redis refuses the user or password: {error}")
+    if isinstance(error, redis.exceptions.NoPermissionError) or reply in _FATAL_REPLIES:
+        return ConfigurationError(f"Redis refuses: {error}")
+    if isinstance(error, MisconfiguredError):
+        return ConfigurationError(str(error))
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return ConfigurationError(f"Redis' certificate is not trusted: {error}")
+    if isinstance(cause, ssl.SSLError) and _FATAL_TLS.search(cause.reason or ""):
+        return ConfigurationError(f"TLS with Redis fails: {error}")
+    if isinstance(error, _TRANSIENT_ERRORS) or reply in _TRANSIENT_REPLIES:
+        return TransientError(str(error))
+    return ConfigurationError(f"Redis answers an error that this release does not expect: {error}")
+
+
+class SizeWatch:
+    """Notices that a server hangs up on each large command, yet answers at once: it is too large for it."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._hung_up = 0  # in a row
+
+    def passed(self) -> None:
+        """A command got through."""
+        self._hung_up = 0
+
+    def check(self, what: str, size: int, remedy: str, error: redis.RedisError) -> None:
+        """Judge a command of `size` bytes that failed with `error`.
+
+        Raises:
+            ConfigurationError: the server has hung up on it several times.
+        """
+        if size < _LEAST_BULK_LIMIT or not isinstance(error, redis.ConnectionError):
+            return
+        try:
+            answers = self._client.ping()
+        except redis.RedisError:
+            answers = False
+        self._hung_up = self._hung_up + 1 if answers else 0
+        if self._hung_up >= _MOST_HANG_UPS:
+            raise ConfigurationError(
+                f"Redis hangs up whenever {what} of {size} bytes is sent: raise its proto-max-bulk-len, "
+                f"or {remedy}"
+            )
+
+
+class Patience:
+    """Repeats what may be repeated while Redis is away, with jittered pauses."""
+
+    def __init__(self, stop: StopRequest, deadline_s: float | None = None) -> None:
+        self._stop = stop
+        self._deadline_s = deadline_s
+        self._rarely = Rarely()
+
+    def call(self, what: str, attempt: Callable[[], T]) -> T:
+        """Return what `attempt` returns; repeat it while Redis cannot answer.
+
+        Raises:
+            ConfigurationError: Redis refuses for good.
+            UnavailableError: the deadline of an interactive command has passed.
+            StoppedError: a stop was requested meanwhile.
+        """
+        started = time.monotonic()
+        pauses = backoff()
+        while True:
+            try:
+                with translated():
+                    return attempt()
+            except TransientError as error:
+                self._pause(what, error, started, next(pauses))
+
+    def _pause(self, what: str, error: TransientError, started: float, pause_s: float) -> None:
+        if self._stop.requested:
+            raise StoppedError(f"stopped while waiting to {what}") from error
+        if self._deadline_s is not None and time.monotonic() - started + pause_s > self._deadline_s:
+            raise UnavailableError(f"cannot {what}: Redis does not answer ({error})") from error
+        if self._rarely.due():
+            _log.warning("waiting to %s: %s", what, error)
+        self._stop.sleep(pause_s)
+
+
+def backoff() -> Iterator[float]:
+    """Growing pauses in seconds, each drawn at random so that a fleet does not return at once."""
+    longest = 0.05
+    while True:
+        yield random.uniform(longest / 2, longest)
+        longest = min(2 * longest, _LONGEST_PAUSE_S)

@@ -1,0 +1,115 @@
+"""Where a process finds its Redis URL and password: the flag, the environment, a file.
+
+Secrets come from the environment or from files of mode 0600. Where DPPO_REDIS_CREDENTIALS names a
+directory, each process takes user and password from the file of its own role there.
+"""
+
+import logging
+import os
+import shlex
+import stat
+from enum import StrEnum
+from pathlib import Path
+
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.store.address import has_password, read_address, with_credentials
+
+URL_VARIABLE = "DPPO_REDIS_URL"
+URL_FILE_VARIABLE = "DPPO_REDIS_URL_FILE"
+PASSWORD_FILE_VARIABLE = "DPPO_REDIS_PASSWORD_FILE"
+CREDENTIALS_VARIABLE = "DPPO_REDIS_CREDENTIALS"
+VARIABLES = (URL_VARIABLE, URL_FILE_VARIABLE, PASSWORD_FILE_VARIABLE, CREDENTIALS_VARIABLE)
+_log = logging.getLogger("dppo")
+
+
+class Role(StrEnum):
+    """Who a process is to Redis; each may have a user of its own."""
+
+    ACTOR = "actor"
+    LEARNER = "learner"
+    EVALUATOR = "evaluator"
+    MONITOR = "monitor"
+    OPERATOR = "operator"
+
+
+def is_url_given(flag: str | None) -> bool:
+    """Whether a Redis is named at all."""
+    return bool(flag or os.environ.get(URL_VARIABLE) or os.environ.get(URL_FILE_VARIABLE))
+
+
+def find_url(flag: str | None, role: Role = Role.OPERATOR) -> str:
+    """The Redis URL of a process, user and password included.
+
+    Raises:
+        ConfigurationError: none is given, it is malformed, or a file with a secret in it is missing
+            or readable by others.
+    """
+    return as_role(base_url(flag), role)
+
+
+def base_url(flag: str | None) -> str:
+    """The URL as it was given: from the flag, else the environment, else the file named there."""
+    url = flag or os.environ.get(URL_VARIABLE) or _url_in_file()
+    if not url:
+        raise ConfigurationError(
+            f"no Redis given: pass --redis URL, or set {URL_VARIABLE} or {URL_FILE_VARIABLE}"
+        )
+    read_address(url)
+    if flag and has_password(flag):
+        _log.warning(
+            "a password on the command line is visible to every user of this machine: "
+            "set %s, %s or %s instead",
+            URL_VARIABLE,
+            URL_FILE_VARIABLE,
+            PASSWORD_FILE_VARIABLE,
+        )
+    return url
+
+
+def _url_in_file() -> str | None:
+    file = os.environ.get(URL_FILE_VARIABLE)
+    return _read_secret(Path(file), "URL") if file else None
+
+
+def as_role(url: str, role: Role) -> str:
+    """The URL with the user and password that this process has for it."""
+    directory, file = os.environ.get(CREDENTIALS_VARIABLE), os.environ.get(PASSWORD_FILE_VARIABLE)
+    if directory:
+        return with_credentials(url, *read_credentials(Path(directory) / role))
+    return with_credentials(url, None, _read_secret(Path(file), "password")) if file else url
+
+
+def read_credentials(file: Path) -> tuple[str, str]:
+    """(user, password) in a file that holds USER:PASSWORD.
+
+    Raises:
+        ConfigurationError: missing, readable by others, or of another form.
+    """
+    user, colon, password = _read_secret(file, "credentials").partition(":")
+    if not colon:
+        raise ConfigurationError(f"{file} does not hold USER:PASSWORD")
+    return user, password
+
+
+def _read_secret(file: Path, what: str) -> str:
+    try:
+        if file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise ConfigurationError(f"{file} is readable by others: chmod 600 {file}")
+        return file.read_text(encoding="utf-8").rstrip("\n")
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the {what} file {file}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"the {what} file {file} is not text") from None
+
+
+def shown_credentials(url: str) -> tuple[str, str]:
+    """What stands before a command line that is shown for `url`: (for ours, for redis-cli).
+
+    The secrets themselves are not shown; where they come from is.
+    """
+    for variable in (CREDENTIALS_VARIABLE, PASSWORD_FILE_VARIABLE):
+        if place := os.environ.get(variable):
+            return f"{variable}={shlex.quote(place)} ", "REDISCLI_AUTH=... "
+    if has_password(url):
+        return f"{PASSWORD_FILE_VARIABLE}=FILE ", "REDISCLI_AUTH=... "
+    return "", ""

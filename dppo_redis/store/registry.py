@@ -1,0 +1,138 @@
+"""Who takes part: slots, boots, and what each living actor reports about itself.
+
+An actor's hash vanishes by itself when its owner dies; the sorted set is only the index.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import redis
+
+from dppo_redis.protocol.report_fields import to_fields
+from dppo_redis.protocol.reports import BOOT, HOLDER, ActorReport
+from dppo_redis.service.shutdown import is_alive
+from dppo_redis.store.client import Client, TransientError
+from dppo_redis.store.keys import RunKeys
+
+ACTOR_TTL_MS = 10_000
+_DIGITS = 9
+FIRST_OUTSIDE_SLOT = 1000  # planned actors have the slots below, those that join take the next
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that registered for a slot."""
+
+    host: str
+    pid: int
+    beat: bytes  # when it last beat, by its own clock
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it surely is: a process of this machine that is gone, or this very one."""
+        if self.host != socket.gethostname():
+            return False
+        return self.pid == os.getpid() or not is_alive(self.pid)
+
+
+class Registry:
+    """The actors of one run. Redis errors pass through; callers translate them."""
+
+    def __init__(self, client: Client, keys: RunKeys) -> None:
+        self._client = client
+        self._keys = keys
+
+    def join(self, slot: int | None) -> tuple[int, int]:
+        """Take `slot`, or a new one where None; returns (slot, how often it has started).
+
+        Raises:
+            TransientError: somebody damaged the number; the learner puts it right.
+        """
+        if slot is None:
+            slot = FIRST_OUTSIDE_SLOT + self._count("next") - 1
+        return slot, self._count(str(slot))
+
+    def _count(self, field: str) -> int:
+        try:
+            return int(self._client.hincrby(self._keys.boots, field, 1))
+        except redis.ResponseError as error:
+            if "not an integer" not in str(error):
+                raise
+            raise TransientError(f"field {field} of {self._keys.boots} is damaged") from error
+
+    def holder(self, slot: int) -> Holder | None:
+        """Who last said to be the actor of this slot; None where that was long ago."""
+        pipeline = self._client.pipeline(transaction=False)
+        for name in HOLDER:
+            pipeline.hget(self._keys.actor(slot), name)
+        host, pid, beat = pipeline.execute()
+        if host is None or pid is None or not pid.isdigit() or len(pid) > _DIGITS:
+            return None
+        return Holder(host.decode(errors="replace"), int(pid), beat or b"")
+
+    def beat(self, slot: int, report: ActorReport) -> None:
+        """Say that this actor lives, and what it is doing."""
+        pipeline = self._client.pipeline(transaction=False)
+        key = self._keys.actor(slot)
+        # The renewal comes first: at the server's memory limit it still works, HSET does not.
+        pipeline.pexpire(key, ACTOR_TTL_MS)
+        signed = replace(report, host=socket.gethostname(), pid=os.getpid(), time=time.time())
+        pipeline.hset(key, mapping=dict[Any, Any](to_fields(signed)))
+        pipeline.pexpire(key, ACTOR_TTL_MS)
+        pipeline.zadd(self._keys.actors, {str(slot): time.time()})
+        for reply in pipeline.execute(raise_on_error=False):
+            if isinstance(reply, redis.RedisError):
+                self._forgive(reply, key)
+
+    def _forgive(self, error: redis.RedisError, key: str) -> None:
+        """A full server lets the registration be renewed; one's own key can be of no other type."""
+        if str(error).startswith("WRONGTYPE"):
+            self._client.pexpire(key, 0)
+        elif not isinstance(error, redis.exceptions.OutOfMemoryError):
+            raise error
+
+    def leave(self, slot: int, boot: int) -> None:
+        """End one's own registration; not that of another process in the same slot."""
+        if self._client.hget(self._keys.actor(slot), BOOT) != str(boot).encode():
+            return
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.pexpire(self._keys.actor(slot), 0)  # actors have no right to DEL
+        pipeline.zrem(self._keys.actors, str(slot))
+        pipeline.execute()
+
+    def living(self) -> dict[int, dict[str, str]]:
+        """What each living actor last reported, by slot; forgets those whose hash has vanished."""
+        slots = sorted(int(member) for member in self._members() if _is_slot(member))
+        pipeline = self._client.pipeline(transaction=False)
+        for slot in slots:
+            pipeline.hgetall(self._keys.actor(slot))
+        reports = pipeline.execute(raise_on_error=False) if slots else []
+        return {
+            slot: {
+                name.decode(errors="replace"): value.decode(errors="replace")
+                for name, value in report.items()
+            }
+            for slot, report in zip(slots, reports, strict=True)
+            if report and isinstance(report, dict)
+        }
+
+    def _members(self) -> list[bytes]:
+        return cast(list[bytes], self._client.zrange(self._keys.actors, 0, -1))
+
+    def forget_dead(self, living: Mapping[int, Any]) -> None:
+        """Drop index entries whose actor has vanished."""
+        dead = [m for m in self._members() if not _is_slot(m) or int(m) not in living]
+        if dead:
+            self._client.zrem(self._keys.actors, *dead)
+
+    def joined(self) -> int:
+        """How many actors have ever joined, restarts not counted."""
+        return sum(name.isdigit() for name in cast(list[bytes], self._client.hkeys(self._keys.boots)))
+
+
+def _is_slot(member: bytes) -> bool:
+    return member.isdigit() and len(member) <= _DIGITS

@@ -1,0 +1,291 @@
+"""The stream of rollouts: pushing (actors) and reading (learner). Settling is fenced_writes.py.
+
+An entry is plain text fields, enough to judge it, and the packed payload beside them.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from itertools import chain
+from typing import Any, cast
+
+import redis
+
+from dppo_redis.errors import StoppedError, WireError
+from dppo_redis.protocol.rollout import RolloutHeader
+from dppo_redis.protocol.weights import WeightsId
+from dppo_redis.service.event_log import NO_HISTORY, History
+from dppo_redis.service.logs import Rarely
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import (
+    Channel,
+    Client,
+    SizeWatch,
+    TransientError,
+    backoff,
+    classify,
+    pack,
+    replies,
+)
+from dppo_redis.store.entry import Entry as Entry
+from dppo_redis.store.keys import CONSUMER, GROUP, RunKeys
+from dppo_redis.store.pending import PendingEntries
+from dppo_redis.store.scripts import source
+from dppo_redis.store.weight_store import parse_weights_id
+
+_HEADER_FIELDS = tuple((f.name, f.name.encode(), f.type is str) for f in fields(RolloutHeader))
+_ANSWERS = 3  # to the questions of a look
+_STARTING_PAUSE_S = 0.05
+_HEX = re.compile(rb"[0-9a-f]{16}")
+_LARGEST_NUMBER = 2**63 - 1
+_log = logging.getLogger("dppo")
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What an actor learns from each round trip."""
+
+    backlog: int  # rollouts not settled
+    weights: WeightsId | None  # current publication
+    state: str  # run, pause or stop
+    backlog_high: int  # start no rollout while the backlog is this high
+
+
+def parse_header(entry: Entry) -> RolloutHeader:
+    """Read an entry's plain fields.
+
+    Raises:
+        WireError: reason `header`: a field is missing or is not what it should be.
+    """
+    values: dict[str, Any] = {}
+    for name, key, is_text in _HEADER_FIELDS:
+        raw = entry.fields.get(key)
+        if raw is None:
+            raise WireError("header", f"no field {name}")
+        values[name] = _parse_text(name, raw) if is_text else _parse_number(name, raw)
+    return RolloutHeader(**values)
+
+
+def _parse_text(name: str, raw: bytes) -> str:
+    if not _HEX.fullmatch(raw):
+        raise WireError("header", f"{name} is not 16 hex digits")
+    return raw.decode()
+
+
+def _parse_number(name: str, raw: bytes) -> int:
+    if not raw.isdigit() or len(raw) > 19 or (number := int(raw)) > _LARGEST_NUMBER:
+        raise WireError("header", f"{name} is not a number")
+    return number
+
+
+class RolloutProducer:
+    """An actor's end of the stream.
+
+    It decides its own retries: a rollout whose fate is unknown is sent again under the same
+    identity (boot, seq), and the next one is not sent before.
+    """
+
+    def __init__(
+        self, client: Client, keys: RunKeys, stop: StopRequest, history: History = NO_HISTORY
+    ) -> None:
+        self._channel = Channel(client)
+        self._keys = keys
+        self._stop = stop
+        self._history = history
+        self._questions = pack(
+            ("XLEN", keys.rollouts),
+            ("HMGET", keys.weights, "epoch", "version"),
+            ("HMGET", keys.control, "state", "backlog_high"),
+        )
+        self._rarely = Rarely()
+        self._learner_is_starting = False
+        self._size = SizeWatch(client)
+        self.ambiguous = 0  # sends whose reply was lost; the learner recognises the duplicates
+        self.refused_full = 0  # sends that the server refused for want of memory
+
+    def look(self) -> Situation:
+        """Backlog, weights and control in one round trip. Redis errors pass through."""
+        answers = self._channel.ask(self._questions, _ANSWERS)
+        for answer in answers:
+            if isinstance(answer, redis.RedisError):
+                raise answer
+        return self._situation(answers)
+
+    def push(self, header: RolloutHeader, payload: bytes) -> Situation | None:
+        """Send a rollout and look, in one round trip; waits until Redis has taken it.
+
+        Returns None where the rollout was taken but the look failed.
+
+        Raises:
+            StoppedError: a stop was requested while its fate was undecided.
+            ConfigurationError: Redis refuses for good.
+        """
+        entry: dict[Any, Any] = {name: str(getattr(header, name)) for name, *_ in _HEADER_FIELDS} | {
+            "payload": payload
+        }
+        self._history.write("produced", **vars(header))
+        for pause_s in backoff():
+            answers = self._try_push(entry)
+            if answers is not None:
+                looked = not any(isinstance(answer, redis.RedisError) for answer in answers)
+                return self._situation(answers) if looked else None
+            if self._stop.requested:
+                self._history.write("abandoned", boot=header.boot, seq=header.seq)
+                raise StoppedError("stopped with a rollout in hand")
+            # A learner that is just starting is worth a quick look: a rollout ages while it waits.
+            self._stop.sleep(min(pause_s, _STARTING_PAUSE_S) if self._learner_is_starting else pause_s)
+        raise AssertionError("backoff is endless")
+
+    def _try_push(self, entry: dict[Any, Any]) -> list[Any] | None:
+        """The answers to the look once Redis has taken the entry; None where it did not."""
+        # NOMKSTREAM: a stream without the learner's group would take rollouts nobody reads.
+        push = pack(("XADD", self._keys.rollouts, "NOMKSTREAM", "*", *chain.from_iterable(entry.items())))
+        try:
+            added, *rest = self._channel.ask(push + self._questions, 1 + _ANSWERS)
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            self._explain(classify(error))
+            self.ambiguous += 1
+            self._history.write("ambiguous", boot=entry["boot"], seq=int(entry["seq"]))
+            self._size.check(
+                "a rollout", len(entry["payload"]), "make rollouts shorter (--rollout-steps)", error
+            )
+            return None
+        self._size.passed()
+        if isinstance(added, redis.RedisError):
+            self._explain(classify(added))
+            self.refused_full += isinstance(added, redis.exceptions.OutOfMemoryError)
+            return None
+        self._learner_is_starting = added is None  # it has not made the stream yet
+        if self._learner_is_starting:
+            return None
+        self._history.write("confirmed", boot=entry["boot"], seq=int(entry["seq"]), id=added)
+        return rest
+
+    def _explain(self, error: Exception) -> None:
+        if not isinstance(error, TransientError):
+            raise error
+        if self._rarely.due():
+            _log.warning("waiting to push a rollout: %s", error)
+
+    @staticmethod
+    def _situation(answers: list[Any]) -> Situation:
+        backlog, (epoch, version), (state, high) = answers
+        return Situation(
+            backlog=int(backlog),
+            weights=parse_weights_id(epoch, version),
+            state=(state or b"run").decode(errors="replace"),
+            backlog_high=int(high) if high and high.isdigit() and len(high) < 10 else 1,
+        )
+
+
+class RolloutConsumer:
+    """The learner's end of the stream: a consumer group with one stable consumer."""
+
+    def __init__(self, client: Client, keys: RunKeys, restore: Callable[[], None]) -> None:
+        """`restore` makes stream and group again; it is called where they are found missing."""
+        self._client = client
+        self._key = keys.rollouts
+        self._restore = restore
+        self._pending = PendingEntries(client, keys.rollouts)
+        self._rarely = Rarely()
+        self._own_first = True  # at start, and after errors: a reply may have been lost
+
+    def claim_all(self) -> None:
+        """Make every pending entry of the group ours; only the holder of the lease may."""
+        try:
+            self._claim_all()
+        except redis.ResponseError as error:
+            if not str(error).startswith("NOGROUP"):
+                raise
+            self._restore()  # nothing is pending in a group that was lost meanwhile
+
+    def _claim_all(self) -> None:
+        start = b"0-0"
+        while self._others_have_pending():
+            # JUSTID leaves the delivery counts alone: taking over is not a delivery.
+            claimed = cast(
+                list[bytes],
+                self._client.xautoclaim(
+                    self._key, GROUP, CONSUMER, min_idle_time=0, start_id=start, count=100, justid=True
+                ),
+            )
+            if claimed:  # else it only removed references to trimmed entries: there may be more
+                milliseconds, _, sequence = claimed[-1].partition(b"-")
+                start = b"%s-%d" % (milliseconds, int(sequence) + 1)
+
+    def _others_have_pending(self) -> bool:
+        consumers = self._client.xpending(self._key, GROUP)["consumers"]
+        return any(consumer["name"] != CONSUMER.encode() for consumer in consumers)
+
+    def read(self, count: int, block_ms: int, at_once: int = 1000) -> Iterator[Entry]:
+        """Up to `count` entries, each as it comes, waiting at most `block_ms`; pending ones of ours first.
+
+        The server sends `at_once` in one reply: while some are opened, the next are on their way. Where
+        the reader breaks off, or Redis fails (these errors pass through), the next read begins with the
+        pending entries again.
+        """
+        is_complete = False
+        try:
+            yield from self._read_own(count) if self._own_first else self._read_new(count, block_ms, at_once)
+            is_complete = True
+        except redis.ResponseError as error:
+            if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
+                raise
+            if str(error).startswith("NOGROUP"):
+                if self._rarely.due():
+                    _log.warning("stream or group is gone; making them again")
+                self._pending.forget()
+            self._restore()
+            is_complete = True
+        finally:
+            if not is_complete:
+                self._own_first = True
+                self._pending.look_again()
+
+    def _read_own(self, count: int) -> Iterator[Entry]:
+        self._pending.look()
+        entries = self._pending.take(count)
+        self._own_first = bool(entries)
+        yield from entries
+
+    def _read_new(self, count: int, block_ms: int, at_once: int) -> Iterator[Entry]:
+        block: list[Any] = [] if self._pending.has_suspects else ["BLOCK", block_ms]
+        commands = []
+        for start in range(0, count, at_once):
+            most = min(at_once, count - start)
+            commands.append(
+                ["XREADGROUP", "GROUP", GROUP, CONSUMER, "COUNT", most, *block, "STREAMS", self._key, ">"]
+            )
+            block = []  # only the first waits
+        is_empty = True
+        for reply in replies(self._client, pack(*commands), len(commands)):
+            if isinstance(reply, redis.RedisError):
+                raise reply
+            for entry_id, pairs in reply[0][1] if reply else ():
+                is_empty = False
+                yield Entry(entry_id, dict(zip(pairs[::2], pairs[1::2], strict=True)))
+        if is_empty and self._pending.has_suspects:
+            yield from self._pending.take_suspect()
+        elif is_empty:
+            self._deliver_skipped()
+
+    def _deliver_skipped(self) -> None:
+        """Nothing is on its way; entries that lie there all the same were skipped by somebody else's hand."""
+        skipped = self._client.register_script(source("skipped"))(keys=[self._key], args=[GROUP])
+        if skipped and self._rarely.due():
+            _log.warning("%d entries had been skipped (XGROUP SETID, XACK?): reading them now", skipped)
+
+    def survived(self) -> None:
+        """What was read last has been opened without harm. Redis errors pass through."""
+        try:
+            self._pending.survived()
+        except redis.ResponseError as error:
+            if not str(error).startswith("NOGROUP"):
+                raise
+            self._pending.forget()
+
+
+def ensure_group(client: Client, keys: RunKeys) -> bool:
+    """Create stream and group where missing; says whether the stream itself is new."""
+    return bool(client.register_script(source("group"))(keys=[keys.rollouts], args=[GROUP]))

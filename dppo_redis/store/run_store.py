@@ -1,0 +1,264 @@
+"""A run's small keys: spec, control, status, evaluation, metrics, quarantine, errors."""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import redis
+
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.protocol.report_fields import from_fields, from_whole_fields, to_fields
+from dppo_redis.protocol.reports import Control, Evaluation
+from dppo_redis.protocol.spec import RunDescription
+from dppo_redis.protocol.wire import sha256
+from dppo_redis.store.client import Client
+from dppo_redis.store.keys import SPEC_PATTERN, RunKeys, run_of
+from dppo_redis.store.scripts import source
+
+METRICS_KEPT = 10_000
+QUARANTINE_KEPT = 1000
+ERRORS_KEPT = 200
+QUARANTINE_BYTES = 256
+QUARANTINE_NAME_BYTES = 64
+FINISHED_TTL_S = 7 * 24 * 3600
+
+RUN, PAUSE, STOP = "run", "pause", "stop"
+
+
+@dataclass(frozen=True)
+class Counters:
+    """The stream's own counters and the ledger, read at one moment."""
+
+    entries_added: int  # of the present stream; 0 where there is none
+    backlog: int
+    ledger: dict[str, int]
+    stream_bytes: int  # of the present stream, in the server's memory
+
+
+def read_counters(client: Client, keys: RunKeys) -> Counters:
+    """Read them inside the server, so that they belong together."""
+    script = client.register_script(source("counters"))
+    added, backlog, ledger, size = cast(list[Any], script(keys=[keys.rollouts, keys.ledger]))
+    counts = parse_counts(dict(zip(ledger[::2], ledger[1::2], strict=True)))
+    return Counters(int(added), int(backlog), counts, int(size))
+
+
+def parse_counts(stored: Any) -> dict[str, int]:
+    """A hash of counts as stored; empty when the key is gone, of another type or unreadable."""
+    if not isinstance(stored, dict):
+        return {}
+    return {
+        name.decode(errors="replace"): int(count)
+        for name, count in stored.items()
+        if count.isdigit() and len(count) < 19
+    }
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """The small fields of the weights hash."""
+
+    epoch: int
+    version: int
+    bytes: int
+    sha256: str
+    blob_bytes: int  # of the blob that is really there
+
+
+@dataclass(frozen=True)
+class Vitals:
+    """What is stored of the keys that a learner heals."""
+
+    weights: StoredWeights | None  # None when a field is gone or is no number
+    spec: str | None
+    boots: dict[str, int]  # -1 where somebody left what is no number
+    state: str | None  # of the control key
+
+
+def read_vitals(client: Client, keys: RunKeys) -> Vitals:
+    """Read them in one round trip; the blob itself does not travel."""
+    pipeline = client.pipeline(transaction=False)
+    pipeline.hmget(keys.weights, ["epoch", "version", "bytes", "sha256"])
+    pipeline.hstrlen(keys.weights, "blob")
+    pipeline.get(keys.spec)
+    pipeline.hgetall(keys.boots)
+    pipeline.hget(keys.control, "state")
+    weights, blob_bytes, spec, boots, state = pipeline.execute()
+    return Vitals(
+        weights=_stored_weights(weights, blob_bytes),
+        spec=None if spec is None else spec.decode(errors="replace"),
+        boots=dict.fromkeys((name.decode(errors="replace") for name in boots), -1) | parse_counts(boots),
+        state=None if state is None else state.decode(errors="replace"),
+    )
+
+
+def _stored_weights(fields: list[bytes | None], blob_bytes: int) -> StoredWeights | None:
+    epoch, version, length, digest = fields
+    if epoch is None or version is None or length is None or digest is None:
+        return None
+    try:
+        return StoredWeights(
+            int(epoch), int(version), int(length), digest.decode(errors="replace"), int(blob_bytes)
+        )
+    except ValueError:
+        return None
+
+
+def read_blob_digest(client: Client, keys: RunKeys) -> str:
+    """SHA-256 of the weights blob that is stored now."""
+    return sha256(cast(bytes | None, client.hget(keys.weights, "blob")) or b"")
+
+
+def remove_foreign_types(client: Client, keys: RunKeys) -> list[str]:
+    """Remove keys that somebody overwrote with another type; returns their names.
+
+    Until then commands on them fail with WRONGTYPE, which everybody else waits out.
+    """
+    pipeline = client.pipeline(transaction=False)
+    for key in keys.types():
+        pipeline.type(key)
+    found = cast(list[bytes], pipeline.execute())
+    foreign = [
+        key for (key, expected), kind in zip(keys.types().items(), found, strict=True)
+        if kind.decode() not in (expected, "none")
+    ]  # fmt: skip
+    if foreign:
+        client.unlink(*foreign)
+    return foreign
+
+
+class RunStore:
+    """The small keys of one run. Redis errors pass through; callers translate them."""
+
+    def __init__(self, client: Client, keys: RunKeys) -> None:
+        self._client = client
+        self.keys = keys
+
+    def exists(self) -> bool:
+        """Whether any key of the run is there."""
+        return next(self._client.scan_iter(match=self.keys.pattern, count=1000), None) is not None
+
+    def delete(self) -> None:
+        """Remove every key of the run."""
+        for key in list(self._client.scan_iter(match=self.keys.pattern, count=1000)):
+            self._client.unlink(key)
+
+    def description_text(self) -> str | None:
+        """The content of the spec key; None while no learner has written it."""
+        text = cast(bytes | None, self._client.get(self.keys.spec))
+        return None if text is None else text.decode(errors="replace")
+
+    def description(self) -> RunDescription | None:
+        """What actors join with; None while no learner has written it.
+
+        Raises:
+            ConfigurationError: another release's spec.
+        """
+        text = self.description_text()
+        return None if text is None else RunDescription.from_text(text)
+
+    def control(self) -> Control:
+        """What the operator wants; a missing key means run."""
+        return from_fields(Control, {"state": RUN, **self._hash(self.keys.control)})
+
+    def claim(self) -> bool:
+        """Take the name for a new run, before anything else is written; False where somebody else did."""
+        fields = to_fields(Control(RUN, "", None))
+        return int(self._client.hset(self.keys.control, mapping=cast(Any, fields))) == len(fields)
+
+    def set_state(self, state: str, reason: str = "", target_step: int | None = None) -> None:
+        """Ask the whole fleet to run, pause or stop."""
+        fields = to_fields(Control(state, reason, target_step))
+        self._client.hset(self.keys.control, mapping=cast(Any, fields))
+
+    def status(self) -> dict[str, str]:
+        """What the learner's keeper last wrote, and the fields that readers see."""
+        return self._hash(self.keys.status)
+
+    def counters(self) -> Counters:
+        """The stream's counters and the ledger, for a summary."""
+        return read_counters(self._client, self.keys)
+
+    def ledger(self) -> dict[str, int]:
+        """Settled rollouts and steps by outcome and reason."""
+        return parse_counts(cast(Any, self._client.hgetall(self.keys.ledger)))
+
+    def evaluation(self) -> Evaluation | None:
+        """The last evaluation."""
+        return from_whole_fields(Evaluation, self._hash(self.keys.evaluation))
+
+    def write_evaluation(self, fields: Mapping[str, str | int | float]) -> None:
+        """Record an evaluation, now and in the metrics stream."""
+        self._client.hset(self.keys.evaluation, mapping=cast(Any, dict(fields)))
+        self.append_metrics({"kind": "evaluation", **fields})
+
+    def append_metrics(self, fields: Mapping[str, str | int | float]) -> None:
+        """Add one plain entry to the capped metrics stream."""
+        self._append(self.keys.metrics, fields, METRICS_KEPT)
+
+    def quarantine(self, entry_id: bytes, reason: str, detail: str, fields: Mapping[bytes, bytes]) -> None:
+        """Keep the head of a refused entry for inspection."""
+        head = {
+            b"field:" + name[:QUARANTINE_NAME_BYTES]: value[:QUARANTINE_BYTES]
+            for name, value in list(fields.items())[:16]
+        }
+        record: dict[Any, Any] = {"entry": entry_id, "reason": reason, "detail": detail, **head}
+        self._append(self.keys.quarantine, record, QUARANTINE_KEPT)
+
+    def append_error(self, service: str, text: str) -> None:
+        """Record a traceback where an operator finds it."""
+        self._append(self.keys.errors, {"service": service, "error": text[-4000:]}, ERRORS_KEPT)
+
+    def _append(self, key: str, fields: Mapping[Any, Any], kept: int) -> None:
+        """Add to a capped stream; a full server loses the record, which the logs and files have too."""
+        with contextlib.suppress(redis.exceptions.OutOfMemoryError):
+            self._client.xadd(key, dict(fields), maxlen=kept, approximate=True)
+
+    def lease(self) -> tuple[str, int]:
+        """(holder or '', milliseconds left)."""
+        holder = cast(bytes | None, self._client.get(self.keys.lease))
+        return (holder or b"").decode(errors="replace"), max(0, int(self._client.pttl(self.keys.lease)))
+
+    def reopen(self) -> None:
+        """Before a run is resumed: it runs again, and its keys stay."""
+        for key in self._lasting():
+            self._client.persist(key)
+        self.set_state(RUN)
+
+    def retire(self) -> None:
+        """After the end: delete the stream, let the other keys expire in seven days."""
+        self._client.unlink(self.keys.rollouts)
+        for key in self._lasting():
+            self._client.expire(key, FINISHED_TTL_S)
+
+    def _lasting(self) -> list[bytes]:
+        """All but the lease and the actors' hashes: a dead learner's lease must run out for the next one."""
+        found = list(self._client.scan_iter(match=self.keys.pattern, count=1000))
+        return [key for key in found if not self.keys.expires_by_itself(key.decode(errors="replace"))]
+
+    def _hash(self, key: str) -> dict[str, str]:
+        stored = cast(dict[bytes, bytes], self._client.hgetall(key))
+        return {
+            name.decode(errors="replace"): value.decode(errors="replace") for name, value in stored.items()
+        }
+
+
+def find_runs(client: Client) -> list[str]:
+    """Names of all runs on a server."""
+    return sorted(
+        run_of(key.decode(errors="replace")) for key in client.scan_iter(match=SPEC_PATTERN, count=1000)
+    )
+
+
+def only_run(client: Client) -> str:
+    """The name of the one run on a server.
+
+    Raises:
+        ConfigurationError: there is none, or several.
+    """
+    runs = find_runs(client)
+    if len(runs) != 1:
+        found = ", ".join(runs[:10]) if runs else "none"
+        raise ConfigurationError(f"name the run with --run; this Redis has: {found}")
+    return runs[0]

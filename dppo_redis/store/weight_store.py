@@ -1,0 +1,45 @@
+"""Reading published weights. Bytes move only when the version differs; writing is fenced_writes.py."""
+
+from typing import cast
+
+from dppo_redis.errors import WireError
+from dppo_redis.protocol.weights import Weights, WeightsId
+from dppo_redis.protocol.wire import decode_weights, sha256
+from dppo_redis.store.client import Client
+from dppo_redis.store.keys import RunKeys
+
+
+def parse_weights_id(epoch: bytes | None, version: bytes | None) -> WeightsId | None:
+    """The identity in two hash fields; None when nothing is published."""
+    if epoch is None or version is None:
+        return None
+    try:
+        return WeightsId(int(epoch), int(version))
+    except ValueError:
+        return None  # overwritten by somebody; the learner puts it right
+
+
+class WeightStore:
+    """The weights hash of one run, for readers. Redis errors pass through; callers translate them."""
+
+    def __init__(self, client: Client, keys: RunKeys) -> None:
+        self._client = client
+        self._key = keys.weights
+
+    def peek(self) -> WeightsId | None:
+        """Which publication is current, without its bytes."""
+        epoch, version = cast(list[bytes | None], self._client.hmget(self._key, ["epoch", "version"]))
+        return parse_weights_id(epoch, version)
+
+    def fetch(self) -> Weights | None:
+        """The current publication, verified; None when nothing is published.
+
+        Raises:
+            WireError: the stored blob is damaged; keep the old policy, the learner heals it.
+        """
+        blob, digest = cast(list[bytes | None], self._client.hmget(self._key, ["blob", "sha256"]))
+        if blob is None or digest is None:
+            return None
+        if sha256(blob).encode() != digest:
+            raise WireError("crc", "the weights blob does not match its sha256")
+        return decode_weights(blob)

@@ -1,0 +1,82 @@
+"""Payloads of one run to rollouts that may be used: unpacked and checked, the second of a layout quickly.
+
+Rollouts of a run look alike: apart from the numbers of their arrays, the bytes of one are those of
+another with as many ended episodes. What surrounds the numbers is parsed and checked once for each
+layout; a payload with the same bytes around its numbers has the same structure and is only cut up.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dppo_redis.protocol.rollout import ARRAY_NAMES, Rollout, check_layout, check_values
+from dppo_redis.protocol.spec import Spec
+from dppo_redis.protocol.wire import decode_rollout, frame
+from dppo_redis.spaces.observations import Array
+
+_LAYOUTS_KEPT = 64
+
+
+class _Place(NamedTuple):
+    """Where the numbers of one array stand in every payload of a layout, and what is before them."""
+
+    before: bytes
+    at: int  # of `before`
+    numbers: slice
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+class RolloutDecoder:
+    """Decodes and validates the rollouts of one run."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self._layouts: OrderedDict[int, list[_Place]] = OrderedDict()  # by length of the payload
+
+    def decode(self, payload: bytes) -> Rollout:
+        """The rollout; its arrays are read-only and own their memory.
+
+        Raises:
+            WireError: as `decode_rollout` and `validate`, whatever was decoded before.
+        """
+        places = self._layouts.get(len(payload))
+        rollout = None if places is None else _cut(payload, places)
+        if rollout is not None:
+            self._layouts.move_to_end(len(payload))
+        else:
+            rollout = decode_rollout(payload, self._spec)
+            check_layout(rollout, self._spec)
+            self._remember(payload, rollout)
+        check_values(rollout, self._spec)
+        return rollout
+
+    def _remember(self, payload: bytes, rollout: Rollout) -> None:
+        """Keep the layout of a payload that was checked, if it is packed as we pack."""
+        places, at = [], 0
+        for name, before in zip(ARRAY_NAMES, frame(rollout), strict=True):
+            array: Array = getattr(rollout, name)
+            start = at + len(before)
+            end = start + array.nbytes
+            places.append(_Place(before, at, slice(start, end), array.dtype, array.shape))
+            at = end
+        if at == len(payload) and _cut(payload, places) is not None:
+            self._layouts[at] = places
+            if len(self._layouts) > _LAYOUTS_KEPT:
+                self._layouts.popitem(last=False)
+
+
+def _cut(payload: bytes, places: Sequence[_Place]) -> Rollout | None:
+    """The arrays of a payload of this layout; None where it is of another, or its flags are not flags."""
+    arrays: list[Any] = []
+    for before, at, numbers, dtype, shape in places:
+        if not payload.startswith(before, at):
+            return None
+        arrays.append(np.ndarray(shape, dtype, payload[numbers]))
+    rollout = Rollout(*arrays)
+    ends = rollout.terminated.view(np.uint8) | rollout.truncated.view(np.uint8)
+    if (ends | rollout.valid.view(np.uint8)).max(initial=0) > 1:
+        return None
+    return rollout if np.count_nonzero(ends) == len(rollout.final_observations) else None

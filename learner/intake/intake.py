@@ -1,0 +1,236 @@
+"""From stream entries to the rollouts of one batch: judge, unpack, check, count what is dropped.
+
+Judged from the plain fields before a payload is unpacked. No more is read than the batch needs and
+no update passes while one is gathered, so the judgement holds when the rollout is used.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dppo_redis.errors import WireError
+from dppo_redis.protocol.ledger import Outcome, Settlement
+from dppo_redis.protocol.lineage import Lineage
+from dppo_redis.protocol.rollout import MAX_ENVIRONMENTS, Rollout, RolloutHeader
+from dppo_redis.protocol.sequence_numbers import Marks
+from dppo_redis.protocol.spec import Spec
+from dppo_redis.protocol.wire import checksum
+from dppo_redis.service.event_log import NO_HISTORY, History
+from dppo_redis.store.entry import Entry
+from dppo_redis.store.pending import POISON_DEATHS
+from dppo_redis.store.rollout_stream import parse_header
+from learner.intake.batch_rule import BatchRule
+from learner.intake.decoder import RolloutDecoder
+from learner.intake.drops import AllDropped, DropsByActor
+from learner.intake.staleness import Verdict, judge
+
+BLOCK_MS = 500  # a tenth of the socket timeout
+_MOST_ENTRIES = 256
+_READ_BYTES = 64 * 2**20
+_BYTES_AT_ONCE = 64 * 2**10
+
+
+class Entries(Protocol):
+    """Where entries come from."""
+
+    def read(self, count: int, block_ms: int, at_once: int) -> Iterable[Entry]:
+        """Up to `count` entries, waiting at most `block_ms`; `at_once` come together."""
+        ...
+
+    def survived(self) -> None:
+        """What was read has been opened, and did this process no harm."""
+        ...
+
+
+class Quarantine(Protocol):
+    """Where refused entries are kept for inspection."""
+
+    def __call__(self, entry: Entry, error: WireError) -> None:
+        """Keep the head of a refused entry."""
+        ...
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A rollout that will be trained on."""
+
+    entry_id: bytes
+    header: RolloutHeader
+    rollout: Rollout
+
+
+class Intake:
+    """Gathers the rollouts of the next batch."""
+
+    def __init__(
+        self,
+        entries: Entries,
+        spec: Spec,
+        settle: Callable[[Sequence[Settlement]], None],
+        quarantine: Quarantine,
+        rule: BatchRule,
+        max_staleness: int,
+        history: History = NO_HISTORY,
+    ) -> None:
+        self._entries = entries
+        self._spec = spec
+        self._digest = spec.digest()
+        self._decoder = RolloutDecoder(spec)
+        self._settle = settle
+        self._quarantine = quarantine
+        self._rule = rule
+        self._history = history
+        self._max_staleness = max_staleness
+        self._entry_bytes = 1.0
+        self._gathered: list[Accepted] = []
+        self._in_hand: set[bytes] = set()
+        self._alarm = AllDropped()
+        self._drops = DropsByActor()
+        self.marks = Marks()
+        self.damaged = 0  # entries that could not be understood
+
+    def poll(self, learner_update: int, lineage: Callable[[], Lineage]) -> list[Accepted] | None:
+        """Read once; the rollouts of a batch when it is full, else None.
+
+        The lineage is asked for at each entry: a new epoch may begin while one reads.
+        """
+        dropped: list[Settlement] = []
+        try:
+            for entry in self._entries.read(self._wanted(), BLOCK_MS, self._at_once()):
+                self._open(entry, learner_update, lineage(), dropped)
+        finally:  # where the read fails half-way, too: those that are delivered again would be duplicates
+            self._settle(dropped)
+        self._entries.survived()
+        self._alarm.look(dropped, bool(self._gathered))
+        if self._rule.missing(self._headers()):
+            return None
+        return self._hand_over()
+
+    def _open(self, entry: Entry, learner_update: int, lineage: Lineage, dropped: list[Settlement]) -> None:
+        entry_bytes = sum(map(len, entry.fields)) + sum(map(len, entry.fields.values()))
+        self._entry_bytes = max(self._entry_bytes * 0.9, entry_bytes)  # of dropped ones, too
+        if entry.id in self._in_hand:
+            return  # delivered again after a lost reply, while we hold it
+        settlement = self._consider(entry, learner_update, lineage)
+        if settlement is not None:
+            dropped.append(settlement)
+            self._remember(entry, settlement)
+
+    def _hand_over(self) -> list[Accepted]:
+        """The full batch in its order; what a dead actor left beside it is refused."""
+        gathered, self._gathered = self._gathered, []
+        order = self._rule.order([accepted.header for accepted in gathered])
+        surplus = [accepted for i, accepted in enumerate(gathered) if i not in order]
+        self._settle([_refused(accepted.entry_id, "surplus", accepted.header) for accepted in surplus])
+        self.settled(surplus)
+        return [gathered[i] for i in order]
+
+    def _remember(self, entry: Entry, settlement: Settlement) -> None:
+        """What is dropped: into the history, before its outcome is recorded, and by actor."""
+        self._drops.add(entry.fields.get(b"actor", b""), settlement)
+        boot, seq = entry.fields.get(b"boot", b"")[:16], entry.fields.get(b"seq", b"")[:20]
+        outcome, reason = settlement.outcome, settlement.reason
+        self._history.write("dropped", id=entry.id, boot=boot, seq=seq, outcome=outcome, reason=reason)
+
+    def marks_of_settled(self) -> Marks:
+        """The marks without what is only in hand: another learner process may get that again."""
+        marks = self.marks.to_dict()
+        for accepted in self._gathered:
+            header = accepted.header
+            marks[header.boot] = min(marks.get(header.boot, header.seq), header.seq - 1)
+        return Marks(marks)
+
+    @property
+    def gathered(self) -> int:
+        """Rollouts in hand that wait for their batch to fill."""
+        return len(self._gathered)
+
+    @property
+    def slots(self) -> set[int]:
+        """Whose they are."""
+        return {accepted.header.actor for accepted in self._gathered}
+
+    @property
+    def alarm(self) -> str:
+        """What an operator must know at once; empty while rollouts are trained on."""
+        return self._alarm.text
+
+    @property
+    def dropped_by_actor(self) -> str:
+        """Whose rollouts were dropped most often, and why."""
+        return self._drops.text
+
+    def settled(self, batch: Sequence[Accepted]) -> None:
+        """The batch is settled; its entries will not be delivered again."""
+        self._in_hand.difference_update(accepted.entry_id for accepted in batch)
+
+    def _headers(self) -> list[RolloutHeader]:
+        return [accepted.header for accepted in self._gathered]
+
+    def _wanted(self) -> int:
+        """Entries still missing for the batch, bounded in number and in bytes."""
+        by_bytes = int(_READ_BYTES / self._entry_bytes)
+        return max(1, min(self._rule.missing(self._headers()), by_bytes, _MOST_ENTRIES))
+
+    def _at_once(self) -> int:
+        """Entries that come together; the others arrive while these are opened."""
+        return max(1, int(_BYTES_AT_ONCE / self._entry_bytes))
+
+    def _consider(self, entry: Entry, learner_update: int, lineage: Lineage) -> Settlement | None:
+        """Take an entry into the batch, or say how it is settled instead."""
+        if not entry.fields:  # trimmed after it was delivered: the audit counts it as lost
+            return Settlement(entry.id, Outcome.LOST)
+        steps = 0
+        try:
+            if entry.deaths >= POISON_DEATHS:
+                raise WireError("poison", f"{entry.deaths} learner processes died with it in hand")
+            header = parse_header(entry)
+            self._check_header(header)
+            steps = header.steps
+            if self.marks.is_duplicate(header):
+                return Settlement(entry.id, Outcome.DUPLICATE, steps=steps)
+            verdict = judge(
+                header.epoch,
+                header.update,
+                lineage=lineage,
+                learner_update=learner_update,
+                max_staleness=self._max_staleness,
+            )
+            if verdict is Verdict.STALE:
+                self.marks.take(header)
+                return Settlement(entry.id, Outcome.STALE, steps=steps)
+            refusal: str | None = verdict.value
+            if verdict is Verdict.FRESH:
+                refusal = self._rule.refusal(header, self._headers())
+            if refusal is not None:
+                self.marks.take(header)
+                return _refused(entry.id, refusal, header)
+            self._take(entry, header)
+        except WireError as error:
+            self.damaged += 1
+            self._quarantine(entry, error)
+            return Settlement(entry.id, Outcome.REFUSED, error.reason)
+        return None
+
+    def _check_header(self, header: RolloutHeader) -> None:
+        if header.spec != self._digest:
+            raise WireError("spec", f"spec {header.spec}, this run has {self._digest}")
+        if header.steps > self._spec.rollout_steps * MAX_ENVIRONMENTS:
+            raise WireError("header", f"{header.steps} steps in one rollout")
+
+    def _take(self, entry: Entry, header: RolloutHeader) -> None:
+        payload = entry.fields.get(b"payload")
+        if payload is None:
+            raise WireError("header", "no field payload")
+        if checksum(payload) != header.crc:
+            raise WireError("crc", "the payload does not match its crc")
+        rollout = self._decoder.decode(payload)
+        if rollout.steps != header.steps or header.steps == 0:
+            raise WireError("header", f"{header.steps} steps claimed, {rollout.steps} valid rows")
+        self.marks.take(header)
+        self._in_hand.add(entry.id)
+        self._gathered.append(Accepted(entry.id, header, rollout))
+
+
+def _refused(entry_id: bytes, reason: str, header: RolloutHeader) -> Settlement:
+    return Settlement(entry_id, Outcome.REFUSED, reason, header.steps)

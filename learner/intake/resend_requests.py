@@ -1,0 +1,46 @@
+"""When a lock-step learner asks for rollouts again: nothing but their own actor can replace lost ones.
+
+An actor sends again what it has for the present weights once it sees them under a new version.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Set
+
+from dppo_redis.protocol.lock_step import LockStep
+
+_ASK_PERIOD_S = 1.0
+_LONG_WAIT_S = 30.0
+_log = logging.getLogger("dppo")
+
+
+class Asking:
+    """Watches how long the rollouts of one publication are in coming.
+
+    Args:
+        plan: the fleet.
+        signs: counts what has shown, so far, that rollouts may be lost.
+    """
+
+    def __init__(self, plan: LockStep, signs: Callable[[], int]) -> None:
+        self._plan = plan
+        self._signs = signs
+        self._signs_before = 0
+        self._published_at = 0.0  # monotonic
+        self._has_said = False
+
+    def published(self) -> None:
+        """Weights were published."""
+        self._published_at, self._signs_before, self._has_said = time.monotonic(), self._signs(), False
+
+    def is_due(self, update: int, slots: Set[int]) -> bool:
+        """Whether to publish once more; `slots` are those whose rollouts are there."""
+        waited_s = time.monotonic() - self._published_at
+        if waited_s >= _ASK_PERIOD_S and self._signs() > self._signs_before:
+            _log.warning("rollouts may be lost: asking for those of update %d again", update)
+            return True
+        if waited_s >= _LONG_WAIT_S and not self._has_said:
+            self._has_said = True
+            awaited = sorted(set(range(self._plan.actors)) - slots)
+            _log.warning("update %d waits for the rollouts of slots %s", update, awaited)
+        return False

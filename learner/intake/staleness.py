@@ -1,0 +1,24 @@
+"""Keep or drop: the rule that judges a rollout from its header alone. Pure."""
+
+from enum import Enum
+
+from dppo_redis.protocol.lineage import Lineage
+
+
+class Verdict(Enum):
+    """What becomes of a rollout before it is unpacked."""
+
+    FRESH = "fresh"
+    STALE = "stale"
+    FROM_THE_FUTURE = "from_the_future"  # refused
+    LOST_LINEAGE = "lost_lineage"  # refused: sampled with weights that a restart abandoned
+
+
+def judge(epoch: int, update: int, *, lineage: Lineage, learner_update: int, max_staleness: int) -> Verdict:
+    """Say whether a rollout may be trained on; staleness is counted in updates, limit inclusive."""
+    if not lineage.contains(epoch, update):
+        return Verdict.LOST_LINEAGE
+    staleness = learner_update - update
+    if staleness < 0:
+        return Verdict.FROM_THE_FUTURE
+    return Verdict.FRESH if staleness <= max_staleness else Verdict.STALE

@@ -1,0 +1,4 @@
+"""The algorithm, pure: advantages, corrections, loss, update.
+
+No socket, clock, file or log; no Redis.
+"""

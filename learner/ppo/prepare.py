@@ -1,0 +1,106 @@
+"""From a batch to the rows that an update trains on: what the networks read, values, estimates.
+
+One pass over the whole batch, without gradients, before the first step of an update.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dppo_redis.policy.actor_critic import Actions, ActorCritic, to_actions
+from dppo_redis.policy.networks import Inputs, Sequences, to_inputs
+from dppo_redis.protocol.config import PpoConfig
+from dppo_redis.protocol.spec import Spec
+from dppo_redis.spaces.features import Normaliser, episode_starts, push_frame, stack_frames
+from dppo_redis.spaces.observations import Array, BoolArray, FloatArray
+from learner.ppo.advantages import successor_values
+from learner.ppo.batch import Batch, Rows
+from learner.ppo.corrections import Trajectories, estimate, log_ratios
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What an update starts from."""
+
+    rows: Rows
+    log_ratios: FloatArray  # [B], of the valid rows: the learner's policy to the one that acted
+    staleness: Array  # [B], of the valid rows, in updates
+
+
+def prepare(
+    model: ActorCritic,
+    spec: Spec,
+    ppo: PpoConfig,
+    normaliser: Normaliser | None,
+    batch: Batch,
+    device: torch.device,
+) -> Prepared:
+    """Read a batch with the networks as they are, and estimate what is trained towards."""
+
+    def read(frames: Array) -> Inputs:
+        rows = frames if spec.frame_stack > 1 else frames[:, 0]
+        return to_inputs(spec.observation, rows, spec.frame_stack, normaliser, device)
+
+    t, n = batch.rewards.shape
+    starts = episode_starts(batch.ends, batch.valid)
+    frames = stack_frames(batch.observations, batch.frames_before, starts)
+    last = push_frame(frames[-1], batch.last_observations)
+    final = push_frame(frames[batch.ends], batch.final_observations)
+    inputs = read(frames.reshape(t * n, *frames.shape[2:]))
+    if model.memory is not None:
+        state = torch.tensor(batch.memory, device=device)
+        inputs = inputs.with_sequences(Sequences(torch.tensor(starts, device=device), state))
+    actions = to_actions(spec.action, batch.actions.reshape(t * n, *spec.action.row_shape), device)
+    known = _read(model, batch, inputs, actions, read(np.concatenate([last, final])))
+    estimates = estimate(ppo.correction, known, ppo.gamma, ppo.gae_lambda, ppo.importance_cap)
+
+    def flat(array: Array) -> Tensor:
+        return torch.tensor(array.reshape(-1), device=device)
+
+    rows = Rows(
+        inputs=inputs,
+        actions=actions,
+        old_log_probs=flat(estimates.old_log_probs),
+        weights=flat(estimates.weights),
+        advantages=flat(estimates.advantages),
+        returns=flat(estimates.returns),
+        values=flat(known.values),
+        valid=flat(batch.valid),
+    )
+    return Prepared(
+        rows if inputs.sequences is not None else rows.take(rows.valid),
+        log_ratios(known.proximal, known.behaviour)[batch.valid],
+        np.broadcast_to(batch.staleness, batch.valid.shape)[batch.valid],
+    )
+
+
+@torch.no_grad()
+def _read(
+    model: ActorCritic, batch: Batch, inputs: Inputs, actions: Actions, bootstrap: Inputs
+) -> Trajectories:
+    """Values and log-probabilities by the present networks; `bootstrap`: last, then final observations."""
+    t, n = batch.rewards.shape
+    now = model.evaluate(inputs, actions)
+    if inputs.sequences is not None:
+        bootstrap = bootstrap.with_sequences(_after(model, inputs, batch.ends))
+    beyond = model.values(bootstrap).cpu().numpy()
+    values = now.values.cpu().numpy().reshape(t, n)
+    # A dummy row's action was the actor's alone: nothing is learnt from it.
+    proximal = np.where(batch.valid, now.log_probs.cpu().numpy().reshape(t, n), batch.log_probs)
+    return Trajectories(
+        rewards=batch.rewards,
+        values=values,
+        successors=successor_values(values, beyond[:n], beyond[n:], batch.terminated, batch.truncated),
+        ends=batch.ends.astype(np.float32),
+        behaviour=batch.log_probs,
+        proximal=proximal,
+    )
+
+
+def _after(model: ActorCritic, inputs: Inputs, ends: BoolArray) -> Sequences:
+    """The memory after the last row of each environment [N], and after each row that ended an episode [E]."""
+    states = model.states(inputs)  # [T, N, S]
+    state = torch.cat([states[-1], states[torch.tensor(ends, device=states.device)]])
+    return Sequences(torch.zeros((1, len(state)), dtype=torch.bool, device=state.device), state)

@@ -1,0 +1,228 @@
+"""One PPO pass over a batch: values, advantages, all passes and minibatches, one optimiser.
+
+Shared by the distributed learner and the serial baseline. Knows no Redis, clock or file.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dppo_redis.policy.actor_critic import ActorCritic
+from dppo_redis.protocol.config import PpoConfig
+from dppo_redis.protocol.spec import Spec
+from dppo_redis.protocol.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN
+from dppo_redis.spaces.features import Normaliser, observed
+from dppo_redis.spaces.normaliser import CLIP, RunningMoments, discounted_returns
+from dppo_redis.spaces.observations import FloatArray
+from learner.ppo.batch import Batch, Rows, minibatches
+from learner.ppo.drift import Drift, by_staleness, drift
+from learner.ppo.loss import Loss, ppo_loss
+from learner.ppo.prepare import prepare
+
+
+@dataclass(frozen=True)
+class UpdateReport:
+    """Diagnostics of one update; losses are means over its minibatches."""
+
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    approx_kl: float
+    clip_fraction: float
+    explained_variance: float
+    ratio_error: float | None  # largest |ratio - 1| of rows of staleness 0 before the first step: ~0
+    learning_rate: float
+    gradient_steps: int
+    skipped_steps: int  # minibatches whose gradient was not finite; they change nothing
+    drift: Drift  # of the whole batch
+    drift_by_staleness: dict[int, Drift]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The knobs that may be annealed linearly over the step budget, as they are in one update."""
+
+    learning_rate: float
+    clip_epsilon: float
+    entropy_coef: float
+
+
+class _Tally:
+    """Sums of what is watched over gradient steps; stays on the device until it is read."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums = torch.zeros(5, device=device)
+        self.steps = 0
+        self.skipped = 0
+
+    def add(self, loss: Loss | None) -> None:
+        """Count a gradient step; None was skipped."""
+        if loss is None:
+            self.skipped += 1
+            return
+        self.steps += 1
+        self._sums += torch.stack((loss.policy, loss.value, loss.entropy, loss.approx_kl, loss.clip_fraction))
+
+    def merge(self, other: "_Tally") -> None:
+        """Count another tally's steps as well."""
+        self._sums += other._sums
+        self.steps += other.steps
+        self.skipped += other.skipped
+
+    def means(self) -> Tensor:
+        """Policy loss, value loss, entropy, KL divergence and clip fraction; zeros without a step."""
+        return self._sums / max(1, self.steps)
+
+
+_KL = 3  # place of the KL divergence among the means
+
+
+class PpoUpdate:
+    """The network, its optimiser and the order of minibatches."""
+
+    def __init__(
+        self,
+        model: ActorCritic,
+        spec: Spec,
+        ppo: PpoConfig,
+        update_epochs: int,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        self.model = model.to(device).eval()
+        self.spec = spec
+        self.ppo = ppo
+        self.update_epochs = update_epochs
+        self.device = device
+        self.optimizer = torch.optim.Adam(
+            model.parameters(), lr=ppo.learning_rate, eps=ppo.adam_epsilon, fused=True
+        )
+        self.generator = torch.Generator().manual_seed(seed)
+        self.observation_moments = RunningMoments.empty(spec.observation.moments)
+        self.return_moments = RunningMoments.empty(1)
+
+    def acting_arrays(self) -> dict[str, FloatArray]:
+        """What a publication holds: the policy, and the normaliser it was trained with."""
+        arrays = self.model.acting_arrays()
+        if self.ppo.normalise_observations:
+            mean, inverse_std = self._moments()
+            arrays |= {NORMALISER_MEAN: mean, NORMALISER_INVERSE_STD: inverse_std}
+        return arrays
+
+    def _moments(self) -> Normaliser:
+        moments = self.observation_moments
+        return moments.mean.astype(np.float32), moments.inverse_std.astype(np.float32)
+
+    def update(self, batch: Batch, progress: float) -> UpdateReport:
+        """Train on one batch; `progress` is the share of the step budget trained so far.
+
+        The observation normaliser is merged last: until then the network sees what the published
+        weights' own actors saw, so that fresh data has ratio 1.
+        """
+        schedule = self._schedule(progress)
+        batch = self._scale_rewards(batch)
+        normaliser = self._moments() if self.ppo.normalise_observations else None
+        prepared = prepare(self.model, self.spec, self.ppo, normaliser, batch, self.device)
+        rows, moved, staleness = prepared.rows, prepared.log_ratios, prepared.staleness
+        explained = _explained_variance(rows) if len(rows) else 0.0
+        tally = self._passes(rows, schedule)
+        if self.ppo.normalise_observations:
+            seen = observed(self.spec.observation, batch.observations[batch.valid])
+            self.observation_moments = self.observation_moments.merge(seen)
+        policy_loss, value_loss, entropy, approx_kl, clip_fraction = tally.means().tolist()
+        return UpdateReport(
+            policy_loss=policy_loss,
+            value_loss=value_loss,
+            entropy=entropy,
+            approx_kl=approx_kl,
+            clip_fraction=clip_fraction,
+            explained_variance=explained,
+            ratio_error=_ratio_error(moved[staleness == 0]),
+            learning_rate=schedule.learning_rate,
+            gradient_steps=tally.steps,
+            skipped_steps=tally.skipped,
+            drift=drift(moved, schedule.clip_epsilon),
+            drift_by_staleness=by_staleness(moved, staleness, schedule.clip_epsilon),
+        )
+
+    def _passes(self, rows: Rows, schedule: Schedule) -> _Tally:
+        """All passes, or those until the KL divergence of one exceeds its target."""
+        total = _Tally(self.device)
+        for _ in range(self.update_epochs):
+            one = _Tally(self.device)
+            for minibatch in minibatches(rows, self.ppo.minibatch_size, self.generator):
+                one.add(self._step(minibatch, schedule))
+            total.merge(one)
+            if self.ppo.target_kl is not None and float(one.means()[_KL]) > self.ppo.target_kl:
+                break
+        return total
+
+    def _scale_rewards(self, batch: Batch) -> Batch:
+        """Rewards in units of the return's spread, if the run normalises returns."""
+        if self.ppo.normalise_returns:
+            returns, _ = discounted_returns(
+                batch.discounted_returns, batch.rewards, batch.ends, batch.valid, self.ppo.gamma
+            )
+            self.return_moments = self.return_moments.merge(returns[batch.valid][:, None])
+            scaled = batch.rewards * np.float32(self.return_moments.inverse_std[0])
+            batch = replace(batch, rewards=np.clip(scaled, -CLIP, CLIP))
+        return batch
+
+    def _schedule(self, progress: float) -> Schedule:
+        """What holds for this update; the optimiser is told its part, whatever a checkpoint brought along."""
+        ppo, left = self.ppo, max(0.0, 1.0 - progress)
+        schedule = Schedule(
+            learning_rate=ppo.learning_rate * (left if ppo.anneal_learning_rate else 1.0),
+            clip_epsilon=ppo.clip_epsilon * (left if ppo.anneal_clip else 1.0),
+            entropy_coef=ppo.entropy_coef * (left if ppo.anneal_entropy else 1.0),
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"], group["eps"] = schedule.learning_rate, ppo.adam_epsilon
+        return schedule
+
+    def _step(self, rows: Rows, schedule: Schedule) -> Loss | None:
+        """One gradient step; None, and no step, where the gradient is not finite."""
+        valid: Tensor | slice = slice(None)  # all rows, but where they are whole columns
+        if rows.inputs.sequences is not None:
+            if not rows.valid.any():
+                return None
+            valid = rows.valid
+        new = self.model.evaluate(rows.inputs, rows.actions)
+        loss = ppo_loss(
+            log_probs=new.log_probs[valid],
+            old_log_probs=rows.old_log_probs[valid],
+            weights=rows.weights[valid],
+            advantages=rows.advantages[valid],
+            values=new.values[valid],
+            old_values=rows.values[valid],
+            returns=rows.returns[valid],
+            entropy=new.entropy[valid],
+            clip_epsilon=schedule.clip_epsilon,
+            value_coef=self.ppo.value_coef,
+            entropy_coef=schedule.entropy_coef,
+            dual_clip=self.ppo.dual_clip,
+            value_clip=self.ppo.value_clip,
+        )
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.total.backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.ppo.max_grad_norm)
+        if not norm.isfinite():
+            return None
+        self.optimizer.step()
+        return loss
+
+
+def _ratio_error(log_ratios: FloatArray) -> float | None:
+    """How far actor and learner disagree about the same weights; None without fresh rows."""
+    return float(np.abs(np.expm1(log_ratios)).max()) if len(log_ratios) else None
+
+
+def _explained_variance(rows: Rows) -> float:
+    """1 - Var(R - V) / Var(R): 1 is a perfect critic, 0 no better than the mean."""
+    returns, values = rows.returns[rows.valid].double(), rows.values[rows.valid].double()
+    variance: Tensor = returns.var(unbiased=False)
+    if variance == 0 or not variance.isfinite():
+        return 0.0
+    return float(1 - (returns - values).var(unbiased=False) / variance)

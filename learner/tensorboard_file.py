@@ -1,0 +1,63 @@
+"""The curves in TensorBoard's files: what metrics.csv holds, under the names that people look for."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from torch.utils.tensorboard import SummaryWriter
+
+from dppo_redis.protocol.report_fields import curves
+from dppo_redis.protocol.reports import UpdateRecord
+from dppo_redis.service.logs import Rarely
+
+
+class Board:
+    """Writes curves. TensorBoard's writer is of no use once the disk has refused it: another is begun."""
+
+    def __init__(self, directory: Path, purged_step: int, pause_s: float = 10.0) -> None:
+        """Nothing is written yet; what earlier files hold from `purged_step` on is hidden."""
+        self._directory = directory
+        self._purged_step: int | None = purged_step
+        self._writer: SummaryWriter | None = None
+        self._beginnings = Rarely(pause_s)
+        self._evaluated: int | None = None
+
+    def write(self, record: UpdateRecord) -> None:
+        """Add the values of one update.
+
+        Raises:
+            OSError: the disk refuses; for a while nothing is written, then it is tried again.
+        """
+        if self._writer is None and not self._beginnings.due():
+            return
+        try:
+            self._write(self._begun(), record)
+        except OSError:
+            self._writer = None
+            raise
+
+    def close(self) -> None:
+        """Flush and close."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _begun(self) -> SummaryWriter:
+        if self._writer is None:
+            self._writer = SummaryWriter(str(self._directory), purge_step=self._purged_step)
+            self._purged_step = None
+        return self._writer
+
+    def _write(self, writer: SummaryWriter, record: UpdateRecord) -> None:
+        for tag, value in (*curves(record), *_curves_by_staleness(record)):
+            writer.add_scalar(tag, value, record.trained_steps)
+        played = record.evaluation_steps
+        if played is not None and played != self._evaluated:
+            self._evaluated = played
+            writer.add_scalar("return/evaluation", record.evaluation_return, played)
+
+
+def _curves_by_staleness(record: UpdateRecord) -> Iterator[tuple[str, float]]:
+    """Tags and numbers: one curve for each age of the data."""
+    for staleness, numbers in json.loads(record.drift_by_staleness).items():
+        for name in ("ratio", "kl", "clip_fraction", "effective_share"):
+            yield f"drift_{name}/staleness_{staleness}", numbers[name]

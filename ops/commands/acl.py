@@ -1,0 +1,58 @@
+"""`dppo-redis acl`: Redis users, one per role, and the credentials that each process finds by its role."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dppo_redis.errors import ConfigurationError, ExitStatus
+from dppo_redis.service.arguments import parse_arguments
+from dppo_redis.service.files import write_aside
+from dppo_redis.store.credentials import CREDENTIALS_VARIABLE, Role, read_credentials
+from dppo_redis.store.keys import check_run_name
+from ops.fleet.access_rules import acl_file
+
+ACL_FILE = "users.acl"
+ADMIN = "admin"
+_PASSWORD_BYTES = 32
+
+
+@dataclass(frozen=True)
+class AclOptions:
+    """Make Redis users: one per role with the rights it needs, and an admin; all others are locked out."""
+
+    directory: Path
+    """Where users.acl and one file of credentials per role go; existing credentials are kept"""
+    run: str | None = None
+    """Only this run's keys; default: those of every run"""
+
+
+def make_users(directory: Path, run: str | None) -> None:
+    """Write users.acl (hashes only) and the credentials of each role, which nobody else can read."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    prefix = f"dppo-{check_run_name(run)}" if run else "dppo"
+    users = [(role, *_credentials(directory / role, f"{prefix}-{role}")) for role in Role]
+    admin = _credentials(directory / ADMIN, f"{prefix}-{ADMIN}")
+    write_aside(directory / ACL_FILE, acl_file(users, admin, run).encode())
+
+
+def _credentials(file: Path, name: str) -> tuple[str, str]:
+    """User and password in a file; made where there is none."""
+    if not file.exists():
+        file.touch(mode=0o600)
+        file.write_text(f"{name}:{secrets.token_urlsafe(_PASSWORD_BYTES)}\n")
+    return read_credentials(file)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    options = parse_arguments(AclOptions, argv, "dppo-redis acl")
+    directory = options.directory.resolve()
+    try:
+        make_users(directory, options.run)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write to {directory}: {error.strerror}") from error
+    print(f"server:    aclfile {directory / ACL_FILE}   (in its redis.conf; ACL LOAD after a change)")
+    print(f"services:  {CREDENTIALS_VARIABLE}={directory}   (each takes the file of its own role)")
+    print(f"elsewhere: copy only {Role.ACTOR} to a machine that only runs actors")
+    return ExitStatus.DONE

@@ -1,0 +1,218 @@
+"""`dppo-redis enjoy`: watch what a run has learnt, in a window or as a video."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import gymnasium
+import numpy as np
+import tyro
+from gymnasium.vector import SyncVectorEnv
+
+from dppo_redis.environments.make import closing_quietly, make_single, make_vector
+from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
+from dppo_redis.policy.player import Player
+from dppo_redis.protocol.spec import EnvironmentSource, Spec
+from dppo_redis.service.arguments import parse_arguments
+from dppo_redis.service.logs import configure
+from dppo_redis.service.plugins import first_line
+from dppo_redis.service.shutdown import StopRequest
+from ops.policies.load_policy import check_playing, load_learnt
+from ops.policies.video import Video, check_video
+from workers.seeding import NO_VERSION, evaluation_seeds
+
+_USUAL_FPS = 30.0
+
+
+@dataclass(frozen=True)
+class EnjoyOptions:
+    """Watch episodes that are played with what a run has learnt."""
+
+    run_dir: Annotated[Path, tyro.conf.Positional]
+    """Directory of the run, or of an export"""
+    episodes: int = 3
+    """Episodes to play"""
+    checkpoint: str = "best"
+    """best (of the evaluations during training), last (checkpoint), a checkpoint file, or an export"""
+    stochastic: bool = False
+    """Draw actions from the policy instead of taking the most likely one"""
+    seed: int = 0
+    """Seed of the episodes"""
+    fps: Annotated[float | None, tyro.conf.arg(metavar="FPS")] = None
+    """Steps shown per second; default: what the environment says"""
+    video: Path | None = None
+    """Write a video, FILE.mp4 or FILE.gif, instead of opening a window"""
+
+
+class WindowClosedError(Exception):
+    """The window was closed: nobody watches any more."""
+
+
+class Clock:
+    """Holds a window to a number of steps per second."""
+
+    def __init__(self, fps: float, stop: StopRequest) -> None:
+        self._period_s = 1.0 / fps
+        self._stop = stop
+        self._next = time.monotonic()
+
+    def tick(self) -> None:
+        """Wait for the next step's turn; what is late is not caught up."""
+        self._next = max(self._next + self._period_s, time.monotonic() - self._period_s)
+        self._stop.sleep(self._next - time.monotonic())
+
+
+@dataclass
+class Show:
+    """One environment, its player, and where it is seen."""
+
+    env: gymnasium.Env[Any, Any]
+    player: Player
+    clock: Clock | None  # of a window
+    video: Video | None
+    stop: StopRequest
+
+    def play(self, seed: int) -> tuple[float, int] | None:
+        """One episode: its return and length; None if a stop was asked for meanwhile.
+
+        Raises:
+            EnvironmentBrokenError: the environment raised.
+            WindowClosedError: nobody watches any more.
+        """
+        self.player.begin()
+        with _explained("reset"):
+            observation, _ = self.env.reset(seed=seed)
+        self._show()
+        total, length, ended = 0.0, 0, False
+        while not ended:
+            if self.stop.requested:
+                return None
+            action = self.player.act(observation)
+            with _explained("step"):
+                observation, reward, terminated, truncated, _ = self.env.step(action)
+            self._show()
+            total, length, ended = total + float(reward), length + 1, bool(terminated or truncated)
+        return total, length
+
+    def _show(self) -> None:
+        """A window is drawn by the environment itself."""
+        if self.video is not None:
+            with _explained("render"):
+                frame = self.env.render()
+            self.video.add(frame)
+        if self.clock is not None:
+            _look_at_window(self.env)
+            self.clock.tick()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    configure("enjoy")
+    stop = StopRequest().install()
+    options = parse_arguments(EnjoyOptions, argv, "dppo-redis enjoy")
+    _check_options(options)
+    learnt = load_learnt(options.run_dir, options.checkpoint)
+    spec = learnt.description.spec
+    fps = options.fps or _check_rendering(spec.environment, filming=options.video is not None)
+    sampling = np.random.default_rng(options.seed) if options.stochastic else None
+    player = Player(learnt.policy(), sampling)
+    with closing_quietly(_make(spec, fps, filming=options.video is not None)) as vector:
+        env = vector.envs[0]
+        if options.video is None:
+            _play_all(Show(env, player, Clock(fps, stop), None, stop), options)
+            return stop.exit_status
+        with closing(Video(options.video, fps)) as video:
+            _play_all(Show(env, player, None, video, stop), options)
+    print(f"wrote {options.video}: {video.frames} frames, {video.fps:.3g} per second")
+    return stop.exit_status
+
+
+def _play_all(show: Show, options: EnjoyOptions) -> None:
+    """Play the episodes and say how each one went."""
+    for number, seed in enumerate(evaluation_seeds(options.seed, NO_VERSION, options.episodes), start=1):
+        try:
+            played = show.play(seed)
+        except WindowClosedError:
+            return
+        if played is None:
+            return
+        print(f"episode {number}: return {played[0]:.2f}, {played[1]} steps", flush=True)
+
+
+def _check_options(options: EnjoyOptions) -> None:
+    check_playing(options.episodes, options.seed)
+    if options.fps is not None and not 0 < options.fps <= 1000:
+        raise ConfigurationError(f"fps: above 0 and at most 1000 (got {options.fps:g})")
+    if options.video is not None:
+        check_video(options.video)
+    elif sys.platform == "linux" and not any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+    ):
+        raise ConfigurationError("there is no display to open a window on: pass --video FILE.mp4 or FILE.gif")
+
+
+def _check_rendering(source: EnvironmentSource, *, filming: bool) -> float:
+    """Steps per second as the environment would be shown.
+
+    Raises:
+        ConfigurationError: it does not draw itself in the way that is needed.
+    """
+    with closing_quietly(make_single(source)) as env:
+        modes = env.metadata.get("render_modes") or []
+        fps = env.metadata.get("render_fps") or _USUAL_FPS
+    needed = ["rgb_array"] if filming else ["human", "rgb_array"]  # gymnasium shows pictures in a window
+    if not any(mode in modes for mode in needed):
+        raise ConfigurationError(
+            f"environment {source.env_id!r} cannot be {'filmed' if filming else 'watched'}: it has no render "
+            f"mode {' or '.join(needed)} (its render_modes are {list(modes)})"
+        )
+    return float(fps)
+
+
+def _make(spec: Spec, fps: float, *, filming: bool) -> SyncVectorEnv:
+    """The run's environment alone in a vector, wrappers and action mask included, as it draws itself.
+
+    Raises:
+        ConfigurationError: it cannot be made so, or its package for drawing is missing.
+    """
+    mode = "rgb_array" if filming else "human"
+    if filming and not os.environ.get("SDL_VIDEODRIVER"):
+        os.environ["SDL_VIDEODRIVER"] = "dummy"  # pygame: pictures without a display
+    source = replace(spec.environment, env_kwargs={**spec.environment.env_kwargs, "render_mode": mode})
+    vector = make_vector(source, 1, "sync", masked=spec.observation.masked)
+    assert isinstance(vector, SyncVectorEnv)
+    env = vector.envs[0].unwrapped
+    env.metadata = {**env.metadata, "render_fps": fps}  # those that keep time themselves keep it by this
+    return vector
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Whatever the environment raises, as an error of ours."""
+    try:
+        yield
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise ConfigurationError(f"the environment cannot draw itself: {first_line(error)}") from error
+    except Exception as error:  # code of the user's: anything may come out of it
+        raise EnvironmentBrokenError(f"{what} raised {type(error).__name__}: {first_line(error)}") from error
+
+
+def _look_at_window(env: gymnasium.Env[Any, Any]) -> None:
+    """Environments that draw with pygame do not look whether their window was closed; MuJoCo's look too late.
+
+    Raises:
+        WindowClosedError: it was.
+    """
+    pygame, glfw = sys.modules.get("pygame"), sys.modules.get("glfw")
+    closed = pygame is not None and pygame.display.get_init() and bool(pygame.event.get(pygame.QUIT))
+    if glfw is not None:
+        viewer = getattr(getattr(env.unwrapped, "mujoco_renderer", None), "viewer", None)
+        window = getattr(viewer, "window", None)
+        closed = closed or (window is not None and bool(glfw.window_should_close(window)))
+    if closed:
+        raise WindowClosedError

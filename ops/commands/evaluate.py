@@ -1,0 +1,90 @@
+"""`dppo-redis evaluate`: how good is what a run has learnt? Needs only its directory."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+
+from dppo_redis.errors import ExitStatus, StoppedError
+from dppo_redis.protocol.report_fields import to_json
+from dppo_redis.protocol.reports import Evaluation, PolicyScore
+from dppo_redis.service.arguments import parse_arguments
+from dppo_redis.service.logs import configure
+from dppo_redis.service.shutdown import StopRequest
+from ops.policies.intervals import half_width
+from ops.policies.load_policy import Learnt, check_playing, load_learnt
+from workers.episodes import evaluate
+from workers.seeding import NO_VERSION, evaluation_seeds
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """Play episodes with what a run has learnt."""
+
+    run_dir: Annotated[Path, tyro.conf.Positional]
+    """Directory of the run, or of an export"""
+    episodes: int = 100
+    """Episodes to play"""
+    checkpoint: str = "best"
+    """best (of the evaluations during training), last (checkpoint), a checkpoint file, or an export"""
+    stochastic: bool = False
+    """Draw actions from the policy instead of taking the most likely one"""
+    seed: int = 0
+    """Seed of the episodes; with one seed every policy plays the same ones"""
+    json: bool = False
+    """Print one JSON object"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    configure("evaluate")
+    stop = StopRequest().install()
+    options = parse_arguments(EvaluateOptions, argv, "dppo-redis evaluate")
+    check_playing(options.episodes, options.seed)
+    learnt = load_learnt(options.run_dir, options.checkpoint)
+    try:
+        result = play(learnt, options, stop)
+    except StoppedError:
+        return stop.exit_status
+    half = half_width(result.return_std, result.episodes)
+    mean = result.return_mean
+    score = PolicyScore(
+        run=learnt.run,
+        checkpoint=options.checkpoint,
+        return_mean=mean,
+        return_std=result.return_std,
+        interval=None if half is None else (mean - half, mean + half),
+        length_mean=result.length_mean,
+        episodes=result.episodes,
+        update=result.update,
+        trained_steps=result.trained_steps,
+    )
+    if options.json:
+        print(json.dumps(to_json(score)))
+    else:
+        how = "stochastic" if options.stochastic else "greedy"
+        interval = "" if half is None else f" ± {half:.2f} (95 %)"
+        episodes = "1 episode" if result.episodes == 1 else f"{result.episodes} episodes"
+        print(
+            f"{learnt.run}, {options.checkpoint} ({result.trained_steps:,} steps): "
+            f"return {result.return_mean:.2f}{interval}, "
+            f"standard deviation {result.return_std:.2f}, "
+            f"mean length {result.length_mean:.1f}, over {episodes}, {how}"
+        )
+    return ExitStatus.DONE
+
+
+def play(learnt: Learnt, options: EvaluateOptions, stop: StopRequest) -> Evaluation:
+    """Episodes that are the same for every policy, and none of those on which the best one was chosen.
+
+    Raises:
+        StoppedError: a stop was requested meanwhile.
+        EnvironmentBrokenError: the environment raised.
+    """
+    seeds = evaluation_seeds(options.seed, NO_VERSION, options.episodes)
+    sampling = np.random.default_rng(options.seed) if options.stochastic else None
+    return evaluate(learnt.policy(), learnt.description, stop, sampling, seeds)

@@ -1,0 +1,101 @@
+"""`dppo-redis export`: what a run has learnt, in files that need neither this package nor Redis."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from dppo_redis.artefacts.exports import ARRAYS, DESCRIPTION, GRAPH, Export, is_export, write_export
+from dppo_redis.errors import ConfigurationError, ExitStatus
+from dppo_redis.service.arguments import parse_arguments
+from dppo_redis.service.logs import configure
+from ops.policies.load_policy import Learnt, load_learnt
+
+_HOW_TO_INSTALL = "pip install onnx onnxscript"
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Write what a run has learnt as safetensors, JSON and ONNX."""
+
+    run_dir: Annotated[Path, tyro.conf.Positional]
+    """Directory of the run"""
+    to: Path
+    """Directory to write to"""
+    checkpoint: str = "best"
+    """best (of the evaluations during training), last (checkpoint), or a checkpoint file"""
+    onnx: Literal["auto", "yes", "no"] = "auto"
+    """Write an ONNX graph as well; auto: if the extra `onnx` is installed"""
+    overwrite: bool = False
+    """Replace an earlier export"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    configure("export")
+    options = parse_arguments(ExportOptions, argv, "dppo-redis export")
+    _check_target(options)
+    with_graph = _wants_graph(options.onnx)
+    learnt = load_learnt(options.run_dir, options.checkpoint)
+    learnt.policy()  # whether the weights fit the spec
+    extra: dict[str, Any] = {"checkpoint": options.checkpoint}
+    add_graph(options.to, learnt, extra, wanted=with_graph)
+    write_export(options.to, Export(learnt.run, learnt.description.spec, learnt.weights), extra=extra)
+    files = [ARRAYS, DESCRIPTION, *([extra["onnx"]["file"]] if with_graph else [])]
+    print(
+        f"{learnt.run}, {options.checkpoint} ({learnt.weights.trained_steps:,} steps): "
+        f"wrote {', '.join(files)} to {options.to}"
+    )
+    if not with_graph and options.onnx == "auto":
+        print(f"no ONNX graph, as the extra `onnx` is missing: {_HOW_TO_INSTALL}")
+    return ExitStatus.DONE
+
+
+def _check_target(options: ExportOptions) -> None:
+    target = options.to
+    if target.exists() and not target.is_dir():
+        raise ConfigurationError(f"--to {target} is a file: name a directory")
+    if not target.exists() or not any(target.iterdir()):
+        return
+    if not is_export(target):
+        raise ConfigurationError(f"--to {target} holds files that are not an export's: choose another one")
+    if not options.overwrite:
+        raise ConfigurationError(f"--to {target} holds an export: pass --overwrite or another directory")
+
+
+def _wants_graph(asked: str) -> bool:
+    """Whether to write a graph; torch is imported only where the answer may be yes."""
+    if asked == "no":
+        return False
+    from ops.policies.onnx_graph import is_installed
+
+    if asked == "yes" and not is_installed():
+        raise ConfigurationError(
+            f"--onnx yes needs packages that are missing, the extra `onnx`: {_HOW_TO_INSTALL}"
+        )
+    return is_installed()
+
+
+def add_graph(target: Path, learnt: Learnt, extra: dict[str, Any], *, wanted: bool) -> None:
+    """Write the graph, if one is wanted, and its entry in the description; that of an earlier export goes.
+
+    It is whole before anything of an earlier export is touched: not every network can be written so.
+    """
+    graph, aside = target / GRAPH, target / f"{GRAPH}.writing"
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        if wanted:
+            from ops.policies.onnx_graph import write_graph
+
+            extra["onnx"] = {"file": GRAPH, **write_graph(aside, learnt.weights, learnt.description.spec)}
+            aside.replace(graph)
+        else:
+            graph.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write the export {target}: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)

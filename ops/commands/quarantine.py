@@ -1,0 +1,115 @@
+"""`dppo-redis quarantine`: what the learner refused as broken, why, and how it begins."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import tyro
+from rich.table import Table
+from rich.text import Text
+
+from dppo_redis.errors import ConfigurationError, ExitStatus
+from dppo_redis.service.arguments import parse_arguments
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import INTERACTIVE_PATIENCE_S, Patience, connect
+from dppo_redis.store.credentials import Role, find_url
+from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.quarantine import Quarantined, clear_quarantine, read_quarantine
+from dppo_redis.store.run_store import RunStore, only_run
+from ops.screens.tables import make_console
+
+_BYTES_LISTED = 16
+_BYTES_PER_LINE = 16
+
+
+@dataclass(frozen=True)
+class QuarantineOptions:
+    """List the entries that a run's learner refused as broken; the newest 1000 or so are kept."""
+
+    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
+    """Name of the run; default: the only one on the server"""
+    run: str | None = None
+    """The same, as the other commands take it"""
+    redis: str | None = None
+    """Redis URL; default: the environment variable DPPO_REDIS_URL"""
+    show: str | None = None
+    """Show one entry whole: the id that the list shows"""
+    clear: bool = False
+    """Remove all of them"""
+    json: bool = False
+    """Print one JSON object"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    options = parse_arguments(QuarantineOptions, argv, "dppo-redis quarantine")
+    if options.clear and options.show is not None:
+        raise ConfigurationError("--show and --clear: only one of them")
+    client = connect(find_url(options.redis, Role.OPERATOR), "dppo-quarantine")
+    patience = Patience(StopRequest(), deadline_s=INTERACTIVE_PATIENCE_S)
+    run = options.name or options.run or patience.call("list the runs", lambda: only_run(client))
+    keys = RunKeys(run)
+    if not patience.call("look for the run", RunStore(client, keys).exists):
+        raise ConfigurationError(f"this Redis has no run {run}")
+    if options.clear:
+        removed = patience.call("clear the quarantine", lambda: clear_quarantine(client, keys))
+        print(json.dumps({"run": run, "cleared": removed}) if options.json else f"{removed} removed")
+        return ExitStatus.DONE
+    entries = patience.call("read the quarantine", lambda: read_quarantine(client, keys))
+    if options.show is not None:
+        entries = [entry for entry in entries if options.show in (entry.id, entry.entry)]
+        if not entries:
+            raise ConfigurationError(f"run {run} has no entry {options.show} in quarantine")
+    if options.json:
+        print(json.dumps({"run": run, "entries": [as_json(entry) for entry in entries]}))
+    elif options.show is not None:
+        _show(entries[0])
+    else:
+        make_console().print(_listed(run, entries))
+    return ExitStatus.DONE
+
+
+def as_json(entry: Quarantined) -> dict[str, Any]:
+    """Plain values; the first bytes of the payload in hexadecimal."""
+    return {
+        "id": entry.id,
+        "entry": entry.entry,
+        "reason": entry.reason,
+        "detail": _plain(entry.detail.encode()),
+        "head": {name: _plain(value) for name, value in entry.fields.items()},
+        "payload_hex": entry.payload.hex(),
+    }
+
+
+def _plain(value: bytes) -> str:
+    """Text that a terminal may show, whatever somebody has put into the stream."""
+    return "".join(
+        c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in value.decode(errors="replace")
+    )
+
+
+def _listed(run: str, entries: Sequence[Quarantined]) -> Table | str:
+    if not entries:
+        return f"{run}: nothing in quarantine"
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    for column in ("id", "reason", "actor", "seq", "detail", "begins with"):
+        table.add_column(column, no_wrap=column == "id")
+    for entry in entries:
+        plain, begins = as_json(entry), entry.payload[:_BYTES_LISTED].hex(" ")
+        actor, seq = (plain["head"].get(name, "-") for name in ("actor", "seq"))
+        row = (entry.id, entry.reason, actor, seq, plain["detail"], begins)
+        table.add_row(*(Text(cell[:120]) for cell in row))
+    return table
+
+
+def _show(entry: Quarantined) -> None:
+    print(f"id      {entry.id}\nentry   {entry.entry}\nreason  {entry.reason}")
+    print(f"detail  {_plain(entry.detail.encode())}")
+    for name, value in entry.fields.items():
+        print(f"  {_plain(name.encode())}: {_plain(value)}")
+    print(f"payload, its first {len(entry.payload)} bytes:")
+    for start in range(0, len(entry.payload), _BYTES_PER_LINE):
+        line = entry.payload[start : start + _BYTES_PER_LINE]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in line)
+        print(f"  {start:04x}  {line.hex(' '):<{3 * _BYTES_PER_LINE}} {text}")

@@ -1,0 +1,77 @@
+"""`dppo-redis status`: what a run is doing."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dppo_redis.errors import ConfigurationError, ExitStatus
+from dppo_redis.protocol.report_fields import to_json
+from dppo_redis.protocol.reports import RunStatus
+from dppo_redis.service.arguments import parse_arguments
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import INTERACTIVE_PATIENCE_S, Patience, connect
+from dppo_redis.store.credentials import Role, find_url
+from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.run_status import read_status
+from dppo_redis.store.run_store import only_run
+from ops.screens.tables import make_console
+from ops.screens.view import render
+
+
+@dataclass(frozen=True)
+class StatusOptions:
+    """Show what a run is doing."""
+
+    run: str | None = None
+    """Name of the run; default: the only one on the server"""
+    redis: str | None = None
+    """Redis URL; default: the environment variable DPPO_REDIS_URL"""
+    json: bool = False
+    """Print one JSON object"""
+
+
+def status_json(status: RunStatus) -> dict[str, Any]:
+    """One JSON object."""
+    evaluation = status.evaluation
+    return {
+        "run": status.run,
+        "state": status.control.state,
+        "reason": status.control.reason or None,
+        "learner": {name: _plain(value) for name, value in sorted(status.fields.items())},
+        "age_s": status.age_s if status.age_s is None else round(status.age_s, 1),
+        "ledger": to_json(status.books),
+        "drops": dict(status.ledger.reasons()),
+        "evaluation": None if evaluation is None else to_json(evaluation),
+        "actors": {
+            str(slot): {name: _plain(value) for name, value in report.items()}
+            for slot, report in status.actor_fields.items()
+        },
+    }
+
+
+def _plain(text: str) -> str | int | float:
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        return number if math.isfinite(number) else text  # JSON has no NaN
+    return text
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    options = parse_arguments(StatusOptions, argv, "dppo-redis status")
+    client = connect(find_url(options.redis, Role.MONITOR), "dppo-status")
+    patience = Patience(StopRequest(), deadline_s=INTERACTIVE_PATIENCE_S)
+    run = options.run or patience.call("list the runs", lambda: only_run(client))
+    status = patience.call("read the status", lambda: read_status(client, RunKeys(run)))
+    if not status.fields and not status.actor_fields:
+        raise ConfigurationError(f"this Redis has no run {run}")
+    if options.json:
+        print(json.dumps(status_json(status)))
+    else:
+        make_console().print(render(status))
+    return ExitStatus.DONE

@@ -1,0 +1,209 @@
+"""`dppo-redis train`: a whole fleet under supervisord, watched until the goal, then stopped cleanly."""
+
+import json
+import logging
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from dppo_redis.environments.inspect import inspect, spaces_of
+from dppo_redis.errors import DppoError, StoppedError
+from dppo_redis.protocol.config import load_toml
+from dppo_redis.protocol.report_fields import to_json
+from dppo_redis.protocol.reports import RunSummary
+from dppo_redis.protocol.run_plan import RunPlan, plan, refuse_another_plan
+from dppo_redis.protocol.spec import source_of
+from dppo_redis.service.logs import configure
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.address import redact
+from dppo_redis.store.client import connect
+from dppo_redis.store.credentials import Role, as_role, base_url, is_url_given, shown_credentials
+from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.run_store import STOP, RunStore
+from ops.fleet.broker import Broker, embedded
+from ops.fleet.redis_cli import redis_cli
+from ops.fleet.render import FleetPlan, check_path
+from ops.fleet.run_directory import RunDirectory, check, choose, claim, prepare, write_summary
+from ops.fleet.shared_redis import check_shared, leave_shared, prepare_shared
+from ops.fleet.supervisor import Fleet
+from ops.options import TrainOptions, read_options
+from ops.screens.summary import summarise
+from ops.screens.tables import derived_table, progress_stream, summary_table
+from ops.screens.view import Screen
+from ops.screens.watch import Watch, quietly, wait_for_broker
+
+_LONGEST_PARENT = 60
+_log = logging.getLogger("dppo")
+
+
+def main(argv: Sequence[str] | None = None, started: float | None = None) -> int:
+    """Entry point; `started`, by the monotonic clock, is when the command began."""
+    configure("train")
+    stop = StopRequest().install()
+    try:
+        return _main(argv, stop, time.monotonic() if started is None else started)
+    except StoppedError as error:  # while it waited for a Redis
+        _log.info("%s", error)
+        return stop.exit_status
+
+
+def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
+    options = read_options(TrainOptions, argv, "dppo-redis train")
+    config = options.config
+    planned = plan(config, spaces_of(config), serial=False)
+    directory = choose(config, options.run, options.run_dir, options.resume)
+    given = base_url(options.redis) if is_url_given(options.redis) else None
+    url = as_role(given, Role.OPERATOR) if given is not None else None
+    # Every refusal comes before the first thing is written or removed.
+    for path in (directory.path, Path.cwd(), Path(sys.executable), options.history):
+        check_path(path)
+    if url is not None:
+        check_shared(url, options, directory, stop)
+    check(directory, resume=options.resume, overwrite=options.overwrite)
+    if _needs_a_try(planned):
+        from learner.build import check_network  # torch, which other starts need not wait for
+
+        check_network(config, planned.description)
+    if config.init_from is not None and not options.resume:
+        from learner.warm_start import check_before_start  # torch again
+
+        check_before_start(planned, directory.path)
+    if options.resume:
+        _check_resumed(directory, planned)
+    if stop.requested:
+        return stop.exit_status
+    lock = claim(directory)
+    if url is not None:
+        prepare_shared(url, options, directory, stop)
+    prepare(directory, planned.config_as_used, resume=options.resume)
+    screen = Screen(progress_stream(options.json))
+    screen.print(derived_table(config, planned.derived))
+    private_dir = _private_directory()
+    try:
+        return _train(options, directory, given, private_dir, lock, screen, stop, started)
+    finally:
+        shutil.rmtree(private_dir, ignore_errors=True)
+
+
+def _needs_a_try(planned: RunPlan) -> bool:
+    """Whether the network or the device might be one that the learner has to refuse."""
+    network, observation = planned.config.network, planned.spaces.observation
+    inputs = planned.config.frame_stack * observation.size
+    large = max(inputs, *network.hidden, network.memory_size) > 1024 or bool(observation.images)
+    return network.custom is not None or planned.config.device.startswith("cuda") or large
+
+
+def _check_resumed(directory: RunDirectory, planned: RunPlan) -> None:
+    """What a checkpoint was made for cannot change in a resumed run.
+
+    Raises:
+        ConfigurationError: with what differs.
+    """
+    config, stored = planned.config, load_toml(directory.files.config)
+    seen = planned.spaces
+    if stored.use_action_mask != config.use_action_mask:
+        seen = inspect(source_of(config), use_mask=stored.use_action_mask)
+    refuse_another_plan(stored, seen, planned)
+    if config.network.custom is not None:  # can change within a spec: shows only where a checkpoint is loaded
+        from learner.build import build_ppo
+        from learner.checkpoint import Checkpoints
+
+        digest = planned.description.digest
+        checkpoints = Checkpoints(directory.files.checkpoints, directory.run, digest, keep=1)
+        checkpoints.peek(build_ppo(config, planned.description, update_epochs=1), None)
+
+
+def _private_directory() -> Path:
+    """Short, because the path of a unix socket may have about 100 characters; mode 0700."""
+    parent = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="dppo-", dir="/tmp" if len(parent) > _LONGEST_PARENT else parent))
+
+
+def _train(
+    options: TrainOptions,
+    directory: RunDirectory,
+    given: str | None,
+    private_dir: Path,
+    lock: int,
+    screen: Screen,
+    stop: StopRequest,
+    started: float,
+) -> int:
+    broker = embedded(private_dir) if given is None else None
+    address = broker.url if broker is not None else str(given)
+    plan = FleetPlan(
+        run=directory.run,
+        run_dir=directory.path,
+        private_dir=private_dir,
+        working_dir=Path.cwd(),
+        python=sys.executable,
+        actors=options.config.actors,
+        broker_command=broker.command if broker is not None else None,
+        history=None if options.history is None else options.history.absolute(),
+    )
+    fleet = Fleet.start(plan, address, lock)  # each service has the credentials of its own role
+    client = connect(address if broker is not None else as_role(address, Role.OPERATOR), "dppo-train")
+    watch = Watch(fleet, client, RunStore(client, RunKeys(directory.run)), screen, stop)
+    failure: DppoError | None = None
+    try:
+        try:
+            if broker is not None:
+                wait_for_broker(client, fleet, stop)
+            _say_how_to_join(screen, directory.run, address, broker)
+            with screen:
+                watch.until_the_end()
+                watch.finish()
+        except DppoError as error:
+            failure = error
+            if broker is not None:  # on another's server only once it is clear that nobody else leads
+                quietly(lambda: watch.store.set_state(STOP, "failed"))
+        wall_s = time.monotonic() - started
+        summary = summarise(options.config, watch, directory.path, wall_s, failed=failure is not None)
+    finally:
+        fleet.stop()
+    if broker is None:
+        quietly(lambda: leave_shared(watch.store, failed=failure is not None))
+    _keep(directory, summary, watch)
+    return _conclude(options, summary, screen, stop, failure)
+
+
+def _say_how_to_join(screen: Screen, run: str, address: str, broker: Broker | None) -> None:
+    shown = shlex.quote(redact(address))
+    secret, cli_secret = shown_credentials(address) if broker is None else ("", "")
+    by_hand = f"{cli_secret}{redis_cli(address)}"
+    screen.say(f"another actor:  {secret}dppo-redis actor --redis {shown} --run {run}")
+    screen.say(f"status:         {secret}dppo-redis status --redis {shown} --run {run}")
+    screen.say(f"by hand:        {by_hand} HGETALL {shlex.quote(RunKeys(run).status)}")
+
+
+def _keep(directory: RunDirectory, summary: RunSummary, watch: Watch) -> None:
+    from ops.screens.curve import plot_run  # half a second of import that the start need not wait for
+
+    evaluation = watch.status.evaluation if watch.status is not None else None
+    last = None if evaluation is None else (evaluation.env_steps, evaluation.return_mean)
+    try:
+        write_summary(directory.path, summary)
+        plot_run(directory.path, directory.run, last)
+    except OSError as error:
+        _log.error("cannot write the last artefacts: %s", error)
+
+
+def _conclude(
+    options: TrainOptions,
+    summary: RunSummary,
+    screen: Screen,
+    stop: StopRequest,
+    failure: DppoError | None,
+) -> int:
+    """The last words, and the exit status."""
+    if failure is None:
+        screen.print(summary_table(summary))
+    if options.json:
+        print(json.dumps(to_json(summary)), flush=True)
+    if failure is not None:
+        raise failure
+    return stop.exit_status

@@ -1,0 +1,121 @@
+"""What each role may do on a Redis server: the least that its code needs. Pure: values in, text out.
+
+Written with selectors, because a right belongs to a command and its keys together: SET for one key
+beside write access to another would be SET for both. Redis 7.0 and Valkey read the same lines.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+from dppo_redis.store.credentials import Role
+from dppo_redis.store.keys import RunKeys, in_every_run
+
+_EVERYBODY = "ping client|setname select"
+_KEYLESS = {
+    Role.ACTOR: "",
+    Role.EVALUATOR: "",
+    Role.LEARNER: "info script|load",
+    Role.MONITOR: "scan info dbsize",
+    Role.OPERATOR: "scan info dbsize script|load",
+}
+_ANY_RUN = RunKeys("any")
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Commands that a role may use on keys: reading (R), writing (W) or both."""
+
+    commands: str
+    access: str
+    keys: tuple[str, ...]
+
+    def text(self) -> str:
+        """A selector as Redis reads it."""
+        return f"({_allowed(self.commands)} {' '.join(f'%{self.access}~{key}' for key in self.keys)})"
+
+
+def _actor(keys: RunKeys) -> list[Grant]:
+    return [
+        Grant("get", "R", (keys.spec,)),
+        Grant("hmget", "R", (keys.weights, keys.control)),
+        Grant("hgetall", "R", (keys.control,)),
+        Grant("xadd xlen", "W", (keys.rollouts,)),
+        Grant("xadd", "W", (keys.errors,)),
+        Grant("hincrby", "RW", (keys.boots,)),
+        Grant("hset hget pexpire", "RW", (keys.every_actor,)),
+        Grant("zadd zrem", "RW", (keys.actors,)),
+    ]
+
+
+def _evaluator(keys: RunKeys) -> list[Grant]:
+    return [
+        Grant("get", "R", (keys.spec,)),
+        Grant("hmget", "R", (keys.weights,)),
+        Grant("hgetall", "R", (keys.control, keys.evaluation)),
+        Grant("hset", "W", (keys.evaluation,)),
+        Grant("xadd", "W", (keys.metrics,)),
+    ]
+
+
+def _learner(keys: RunKeys) -> list[Grant]:
+    reading = "get hget hmget hgetall hstrlen type exists pttl zrange xlen xrange xpending"
+    reading += " xinfo|stream xinfo|groups memory|usage"
+    writing = "set hset hincrby del unlink zrem xack xdel"
+    writing += " xreadgroup xclaim xautoclaim xgroup|create xgroup|setid"
+    return [
+        Grant(f"evalsha {reading} {writing}", "RW", (keys.pattern,)),
+        Grant("xadd", "W", (keys.metrics, keys.quarantine)),
+    ]
+
+
+def _monitor(keys: RunKeys) -> list[Grant]:
+    small = "get hget hmget hgetall hkeys hlen strlen hstrlen type exists ttl pttl zrange zcard xlen"
+    return [
+        Grant(f"{small} xpending xinfo|groups", "R", (keys.pattern,)),
+        Grant("xrange xrevrange", "R", (keys.metrics, keys.quarantine, keys.errors)),
+    ]
+
+
+def _operator(keys: RunKeys) -> list[Grant]:
+    return [
+        *_monitor(keys),
+        Grant("evalsha xinfo|stream memory|usage", "RW", (keys.rollouts, keys.ledger)),
+        Grant("hset", "W", (keys.control,)),
+        Grant("del unlink persist expire", "RW", (keys.pattern,)),
+    ]
+
+
+_GRANTS = {
+    Role.ACTOR: _actor,
+    Role.EVALUATOR: _evaluator,
+    Role.LEARNER: _learner,
+    Role.MONITOR: _monitor,
+    Role.OPERATOR: _operator,
+}
+
+
+def _allowed(commands: str) -> str:
+    return " ".join(f"+{command}" for command in commands.split())
+
+
+def rules_of(role: Role, run: str | None) -> str:
+    """The rights of a role in one run, or in every run where `run` is None."""
+    grants = _GRANTS[role](RunKeys(run) if run else _ANY_RUN)
+    if run is None:
+        grants = [Grant(g.commands, g.access, tuple(in_every_run(key) for key in g.keys)) for g in grants]
+    keyless = _allowed(f"{_EVERYBODY} {_KEYLESS[role]}")
+    return " ".join(["resetkeys resetchannels -@all", keyless, *(grant.text() for grant in grants)])
+
+
+def user_line(name: str, password: str, rules: str) -> str:
+    """A line of an ACL file; it holds the SHA-256 of the password, not the password."""
+    return f"user {name} on #{sha256(password.encode()).hexdigest()} {rules}"
+
+
+def acl_file(users: Sequence[tuple[Role, str, str]], admin: tuple[str, str], run: str | None) -> str:
+    """The whole file: (role, name, password) of each role, and who may do everything; nobody else gets in."""
+    lines = ["user default off resetpass resetkeys resetchannels -@all"]
+    lines += [user_line(name, password, rules_of(role, run)) for role, name, password in users]
+    lines.append(user_line(*admin, "~* &* +@all"))
+    return "\n".join(lines) + "\n"

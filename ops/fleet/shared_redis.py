@@ -1,0 +1,90 @@
+"""A Redis that runs already: is it there, is it fit, is the run's name free, and whose keys are they?"""
+
+import logging
+from collections.abc import Callable
+
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.service.renewal import Look, living_holder
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.address import redact
+from dppo_redis.store.client import INTERACTIVE_PATIENCE_S, Patience, connect
+from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.run_store import STOP, RunStore
+from ops.fleet.broker import check_server
+from ops.fleet.run_directory import RunDirectory
+from ops.options import TrainOptions
+
+_LEASE_CHECK_S = 2.5
+_log = logging.getLogger("dppo")
+
+
+def check_shared(url: str, options: TrainOptions, directory: RunDirectory, stop: StopRequest) -> None:
+    """Refuse a Redis that cannot be reached or used, and a run name that is taken; nothing is written.
+
+    Raises:
+        ConfigurationError, UnavailableError: with the remedy.
+    """
+    client = connect(url, "dppo-train")
+    patience = Patience(stop, deadline_s=INTERACTIVE_PATIENCE_S)
+    for warning in patience.call(f"reach {redact(url)}", lambda: check_server(client)):
+        _log.warning("%s", warning)
+    store = RunStore(client, RunKeys(directory.run))
+    _refuse_living_learner(store, patience, stop)
+    if options.overwrite or options.resume:
+        return
+    if patience.call("look for the run", store.exists):
+        raise _taken(directory.run)
+
+
+def prepare_shared(url: str, options: TrainOptions, directory: RunDirectory, stop: StopRequest) -> None:
+    """Take the name of the run; remove or reopen what an earlier run of this name left in Redis.
+
+    Raises:
+        ConfigurationError: somebody took the name since it was looked for.
+    """
+    patience = Patience(stop, deadline_s=INTERACTIVE_PATIENCE_S)
+    store = RunStore(connect(url, "dppo-train"), RunKeys(directory.run))
+    if options.resume:
+        patience.call("reopen the run", store.reopen)
+        return
+    if options.overwrite:
+        patience.call("remove the old run", store.delete)
+    if not patience.call("take the name of the run", store.claim):
+        raise _taken(directory.run)
+
+
+def leave_shared(store: RunStore, *, failed: bool) -> None:
+    """After the end: let the keys expire, unless another learner leads the run: then they are not ours."""
+    leader = living_leader(store.lease, StopRequest())
+    leader = leader and living_leader(store.lease, StopRequest())  # our own may just be leaving
+    if leader:
+        _log.warning("run %s is led by %s: its keys are left as they are", store.keys.run, leader)
+        return
+    if failed:
+        store.set_state(STOP, "failed")
+    store.retire()
+
+
+def living_leader(look: Callable[[], tuple[str, int]], stop: StopRequest) -> str:
+    """Who renews the lease while we look at (holder, milliseconds left); empty where nobody does."""
+
+    def seen() -> Look:
+        holder, left_ms = look()
+        return Look(holder or None, left_ms / 1000)
+
+    return living_holder(seen, _LEASE_CHECK_S, stop, changes_hands=True) or ""
+
+
+def _refuse_living_learner(store: RunStore, patience: Patience, stop: StopRequest) -> None:
+    leader = living_leader(lambda: patience.call("look at the lease", store.lease), stop)
+    if leader:
+        raise ConfigurationError(
+            f"run {store.keys.run} is led by a living learner, {leader}: "
+            "stop that one, or choose another --run"
+        )
+
+
+def _taken(run: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"this Redis already has a run {run}: pass --resume, --overwrite or another --run"
+    )

@@ -1,0 +1,165 @@
+"""A running supervisord: start it, ask what its processes do, stop it. Uses supervisor's own RPC."""
+
+import contextlib
+import http.client
+import os
+import subprocess
+import sys
+import time
+import xmlrpc.client
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from supervisor.xmlrpc import SupervisorTransport
+
+from dppo_redis.errors import DppoError, ExitStatus
+from dppo_redis.service.shutdown import PARENT_PID_VARIABLE
+from dppo_redis.store.credentials import URL_VARIABLE, VARIABLES
+from ops.fleet.render import LEARNER_STOP_WAIT_S, FleetPlan, render
+
+_START_TIMEOUT_S = 10.0
+_STOP_TIMEOUT_S = LEARNER_STOP_WAIT_S + 20.0
+_ALIVE = ("STARTING", "RUNNING", "BACKOFF", "STOPPING")
+
+
+class FleetError(DppoError):
+    """supervisord did not start, or vanished."""
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """One process as supervisord sees it."""
+
+    name: str
+    state: str  # RUNNING, EXITED, FATAL, ...
+    exit_status: int
+    pid: int  # 0 while it does not run
+    log: Path
+
+    @property
+    def alive(self) -> bool:
+        return self.state in _ALIVE
+
+    @property
+    def gave_up(self) -> bool:
+        """Ended in a way that supervisord will not mend."""
+        return self.state == "FATAL" or (
+            self.state == "EXITED" and self.exit_status == ExitStatus.CONFIGURATION
+        )
+
+
+class Fleet:
+    """The services of one run under supervisord."""
+
+    def __init__(self, plan: FleetPlan, process: subprocess.Popen[bytes]) -> None:
+        self.plan = plan
+        self._process = process
+        self._transport = SupervisorTransport(None, None, f"unix://{plan.control_socket}")
+        self._proxy = xmlrpc.client.ServerProxy("http://127.0.0.1", transport=self._transport)
+
+    @staticmethod
+    def start(plan: FleetPlan, url: str, lock: int) -> "Fleet":
+        """Write the configuration, start supervisord and wait until it answers.
+
+        supervisord keeps the run directory's `lock` open, so that it is held while the fleet lives.
+
+        Raises:
+            FleetError: it does not answer; the message holds the end of its log.
+        """
+        plan.files.logs.mkdir(parents=True, exist_ok=True)
+        configuration = plan.files.fleet
+        configuration.write_text(render(plan), encoding="utf-8")
+        # Our own packages first, wherever this runs from; the URL may hold a password.
+        packages = str(Path(__file__).resolve().parents[2])
+        paths = [packages, *filter(None, [os.environ.get("PYTHONPATH")])]
+        # The server of our own asks for no password; what the environment holds is for another one.
+        not_inherited = VARIABLES if plan.broker_command is not None else ()
+        environment = {
+            **{name: value for name, value in os.environ.items() if name not in not_inherited},
+            URL_VARIABLE: url,
+            PARENT_PID_VARIABLE: str(os.getpid()),
+            "PYTHONPATH": os.pathsep.join(paths),
+        }
+        with plan.files.fleet_errors.open("wb") as errors:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "ops.fleet.supervised",
+                    str(configuration),
+                    str(plan.private_dir),
+                ],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                pass_fds=(lock,),
+                start_new_session=True,  # Ctrl-C in the terminal is for us; we stop the fleet in order
+            )
+        fleet = Fleet(plan, process)
+        fleet._wait_until_it_answers()
+        return fleet
+
+    def _wait_until_it_answers(self) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                self._ask("getState")
+                return
+            except FleetError:
+                time.sleep(0.05)
+        self.stop()
+        raise FleetError(f"supervisord did not start: {last_line(self.plan.files.fleet_errors)}")
+
+    def processes(self) -> Mapping[str, ProcessState]:
+        """State of every process, by name.
+
+        Raises:
+            FleetError: supervisord does not answer.
+        """
+        infos = cast(list[dict[str, Any]], self._ask("getAllProcessInfo"))
+        return {
+            info["name"]: ProcessState(
+                info["name"], info["statename"], info["exitstatus"], info["pid"], Path(info["stdout_logfile"])
+            )
+            for info in infos
+        }
+
+    def _ask(self, method: str) -> Any:
+        try:
+            return getattr(self._proxy.supervisor, method)()
+        except (OSError, http.client.HTTPException, xmlrpc.client.Error) as error:
+            self._transport.close()  # it would go on using the connection that broke
+            log = self.plan.files.log("supervisord")
+            raise FleetError(f"supervisord does not answer, was it killed? ({error}; log: {log})") from error
+
+    def stop(self) -> None:
+        """Stop everything in order and wait for it."""
+        if self._process.poll() is None:
+            self._stop_the_last_one()
+            self._process.terminate()
+            try:
+                self._process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def _stop_the_last_one(self) -> None:
+        """When the services have ended by themselves, stop the broker at once: no order is needed,
+        and supervisord's own ordered shutdown takes a second for each group, empty ones included."""
+        with contextlib.suppress(FleetError):
+            if not any(process.alive for name, process in self.processes().items() if name != "broker"):
+                self._ask("stopAllProcesses")
+
+
+def last_line(log: Path) -> str:
+    """The line of a log that says why: the last one, or supervisord's own `Error:`."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError as error:
+        return f"(no log: {error.strerror})"
+    errors = [line for line in lines if line.startswith("Error:")]
+    return (errors or lines or ["(its log is empty)"])[-1].strip()

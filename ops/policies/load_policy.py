@@ -1,0 +1,118 @@
+"""Which policy of a run a command plays: choosing and loading it. `evaluate`, `enjoy` and `export` alike."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dppo_redis.artefacts.best_policy import read_best
+from dppo_redis.artefacts.exports import adapt, is_export, read_export
+from dppo_redis.artefacts.run_files import RunFiles
+from dppo_redis.environments.inspect import describe, inspect
+from dppo_redis.errors import ConfigurationError, WireError
+from dppo_redis.policy.numpy_policy import ActingPolicy
+from dppo_redis.protocol.config import RunConfig, load_toml
+from dppo_redis.protocol.spec import RunDescription, Spec, join_settings
+from dppo_redis.protocol.weights import Weights
+from ops.fleet.run_directory import run_in
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """A run's environment and one policy for it."""
+
+    run: str
+    description: RunDescription
+    weights: Weights
+
+    def policy(self) -> ActingPolicy:
+        """Ready to act.
+
+        Raises:
+            ConfigurationError: the weights do not fit the spec.
+        """
+        try:
+            return ActingPolicy(self.weights, self.description.spec)
+        except WireError as error:
+            raise ConfigurationError(f"the policy of {self.run} does not fit its spec: {error}") from error
+
+
+def check_playing(episodes: int, seed: int) -> None:
+    """Refuse episodes that cannot be played.
+
+    Raises:
+        ConfigurationError: with the knob.
+    """
+    if episodes < 1:
+        raise ConfigurationError(f"episodes: at least 1 (got {episodes})")
+    if seed < 0:
+        raise ConfigurationError(f"seed: at least 0 (got {seed})")
+
+
+def load_learnt(directory: Path, checkpoint: str) -> Learnt:
+    """The policy in a run's directory or an export.
+
+    `checkpoint` is best (of the evaluations during training), last (the newest checkpoint), a checkpoint
+    file of the run, or the directory of an export that fits it.
+
+    Raises:
+        ConfigurationError: there is none, or it is damaged, or of another run or spec.
+    """
+    if is_export(directory):
+        return _from_export(directory, checkpoint)
+    run = run_in(directory)
+    if run is None:
+        raise ConfigurationError(f"{directory} holds no run and no export")
+    config = load_toml(RunFiles(directory).config)
+    description = describe(config)
+    if checkpoint == "best":
+        weights = read_best(directory, description.spec)
+    elif Path(checkpoint) == RunFiles(Path(checkpoint).parent).best_policy:
+        weights = read_best(Path(checkpoint).parent, description.spec)
+    elif is_export(Path(checkpoint)):
+        export = read_export(Path(checkpoint))
+        weights = adapt(export.weights, export.spec, description.spec, f"{checkpoint} is an export")
+    else:
+        weights = _from_checkpoint(directory, checkpoint, run, config, description)
+    return Learnt(run, description, weights)
+
+
+def _from_export(directory: Path, checkpoint: str) -> Learnt:
+    if checkpoint != "best":
+        raise ConfigurationError(f"{directory} is an export, which holds one policy: leave out --checkpoint")
+    export = read_export(directory)
+    description = _describe_export(export.spec)
+    weights = adapt(export.weights, export.spec, description.spec, f"{directory} is an export")
+    return Learnt(export.run, description, weights)
+
+
+def _describe_export(spec: Spec) -> RunDescription:
+    """Its spec with the environment as it is installed here; all else as in a run with the defaults."""
+    spaces = inspect(spec.environment, use_mask=spec.observation.masked)
+    return RunDescription(spec.seen_with(spaces), join_settings(RunConfig(), spec.rollout_steps))
+
+
+def _from_checkpoint(
+    directory: Path, checkpoint: str, run: str, config: RunConfig, description: RunDescription
+) -> Weights:
+    from learner.build import build_ppo  # torch is needed for checkpoints only
+    from learner.checkpoint import Checkpoints
+
+    file = None if checkpoint == "last" else Path(checkpoint)
+    if file is not None and not file.is_file():
+        raise ConfigurationError(
+            f"--checkpoint {checkpoint}: neither best, last, a checkpoint file nor an export"
+        )
+    ppo = build_ppo(config.model_copy(update={"device": "cpu"}), description, update_epochs=1)
+    checkpoints = Checkpoints(RunFiles(directory).checkpoints, run, description.digest, keep=1)
+    snapshot = checkpoints.peek(ppo, file)
+    if snapshot is None:
+        raise ConfigurationError(f"{checkpoints.directory} holds no checkpoint")
+    progress = snapshot.progress
+    return Weights(
+        epoch=snapshot.epoch,
+        version=snapshot.version,
+        update=progress.update,
+        trained_steps=progress.trained_steps,
+        env_steps=snapshot.books.ledger.env_steps,
+        spec=description.digest,
+        arrays=ppo.acting_arrays(),
+    )

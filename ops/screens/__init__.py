@@ -1,0 +1,4 @@
+"""What people look at: live view, summary, figures.
+
+Reads reports; decides nothing.
+"""

@@ -1,0 +1,88 @@
+"""curve.png of a run: return against steps and against time, staleness below."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("agg")
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.ticker import EngFormatter
+
+from dppo_redis.artefacts.run_files import RunFiles
+from dppo_redis.protocol.report_fields import from_fields
+from dppo_redis.protocol.reports import UpdateRecord
+from dppo_redis.service.files import read_table
+
+Column = Callable[[UpdateRecord], float | None]
+Points = tuple[list[float], list[float]]
+
+
+def plot_run(directory: Path, title: str, last: tuple[int, float] | None = None) -> Path | None:
+    """Draw the curve of a run from its metrics.csv; None when there is nothing to draw yet.
+
+    `last` is the (env_steps, return) of an evaluation made after the last update.
+    """
+    records = read_metrics(directory)
+    if not records:
+        return None
+    evaluated = records
+    if last is not None:
+        evaluated = [*records, replace(records[-1], evaluation_steps=last[0], evaluation_return=last[1])]
+    figure, axes = plt.subplots(
+        2, 2, figsize=(11, 6.5), height_ratios=(3, 1), sharex="col", constrained_layout=True
+    )
+    figure.suptitle(title)
+    columns: tuple[tuple[str, Column, Column], ...] = (  # label, x of an update, x of an evaluation
+        ("environment steps", lambda record: record.env_steps, lambda record: record.evaluation_steps),
+        ("seconds", lambda record: record.train_s, lambda record: record.train_s),
+    )
+    for column, (label, x_of, evaluated_at) in enumerate(columns):
+        training = _points(records, x_of, lambda record: record.return_mean)
+        _returns(axes[0, column], training, _evaluations(evaluated, evaluated_at))
+        _staleness(axes[1, column], records, x_of)
+        axes[1, column].set_xlabel(label)
+        axes[1, column].xaxis.set_major_formatter(EngFormatter(sep=""))
+    curve = RunFiles(directory).curve
+    figure.savefig(curve, dpi=110)
+    plt.close(figure)
+    return curve
+
+
+def _returns(axes: Axes, training: Points, evaluations: Points) -> None:
+    axes.plot(*training, label="training, last 100 episodes")
+    axes.plot(*evaluations, "o", markersize=4, label="greedy evaluation")
+    axes.set_ylabel("return")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="best", frameon=False)
+
+
+def _staleness(axes: Axes, records: Sequence[UpdateRecord], x_of: Column) -> None:
+    x, mean = _points(records, x_of, lambda record: record.staleness_mean)
+    _, most = _points(records, x_of, lambda record: record.staleness_max)
+    axes.fill_between(x, 0, most, alpha=0.25, label="max", step="mid")
+    axes.plot(x, mean, label="mean")
+    axes.set_ylabel("staleness\n(updates)")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="best", frameon=False, ncols=2)
+
+
+def _points(records: Iterable[UpdateRecord], x_of: Column, y_of: Column) -> Points:
+    pairs = [(x_of(record), y_of(record)) for record in records]
+    known = [(x, y) for x, y in pairs if x is not None and y is not None]
+    return [x for x, _ in known], [y for _, y in known]
+
+
+def _evaluations(records: Sequence[UpdateRecord], x_of: Column) -> Points:
+    """Each evaluation once; against steps at those of the weights it played, else when it was known."""
+    first = {record.evaluation_steps: record for record in reversed(records) if record.evaluation_steps}
+    return _points(reversed(first.values()), x_of, lambda record: record.evaluation_return)
+
+
+def read_metrics(directory: Path) -> list[UpdateRecord]:
+    """The whole rows of a run's metrics.csv; none where there is no file."""
+    return [from_fields(UpdateRecord, row, finite=False) for row in read_table(RunFiles(directory).metrics)]

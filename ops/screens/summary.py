@@ -1,0 +1,72 @@
+"""What a run came to, put together from its status and its last counters."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.protocol.config import RunConfig
+from dppo_redis.protocol.ledger import Ledger
+from dppo_redis.protocol.reports import BooksSummary, Control, RunStatus, RunSummary, StalenessSummary
+from dppo_redis.store.client import TransientError, translated
+from dppo_redis.store.registry import Registry
+from dppo_redis.store.run_store import RUN, RunStore
+from ops.screens.watch import Watch
+
+_log = logging.getLogger("dppo")
+
+
+def summarise(config: RunConfig, watch: Watch, run_dir: Path, wall_s: float, *, failed: bool) -> RunSummary:
+    """Put the summary together; read from Redis while it is still there."""
+    nothing = RunStatus(watch.store.keys.run, {}, Control(RUN, "", None), Ledger(), None, {}, None)
+    status = watch.status or nothing
+    summary = _of_status(status, config, run_dir, wall_s)
+    if watch.status is not None:
+        try:
+            with translated():
+                summary = _with_counters(summary, watch.store)
+                summary = replace(summary, actors=Registry(watch.client, watch.store.keys).joined())
+        except (TransientError, ConfigurationError) as error:
+            _log.warning("the last books are not known: %s", error)
+        summary = _with_last_evaluation(summary, config, status)
+    return replace(summary, reason="failed") if failed else summary
+
+
+def _of_status(status: RunStatus, config: RunConfig, run_dir: Path, wall_s: float) -> RunSummary:
+    learner, keeper, evaluation = status.learner, status.keeper, status.evaluation
+    return RunSummary(
+        reason=status.control.reason or "stopped",
+        env_steps=status.ledger.env_steps,
+        trained_steps=learner.trained_steps,
+        wall_s=wall_s,
+        train_s=learner.train_s,
+        steps_per_s=learner.steps_per_s,
+        updates=learner.update,
+        version=keeper.version,
+        return_mean=evaluation.return_mean if evaluation else None,
+        return_episodes=evaluation.episodes if evaluation else 0,
+        target_step=status.control.target_step,
+        train_return_mean=learner.return_mean,
+        staleness=StalenessSummary(learner.staleness_mean, learner.staleness_max, config.staleness_limit),
+        ledger=status.books,
+        actors=len(status.actors),
+        actor_wait_share=keeper.actor_wait_share,
+        run_dir=str(run_dir),
+    )
+
+
+def _with_counters(summary: RunSummary, store: RunStore) -> RunSummary:
+    counters = store.counters()
+    ledger = Ledger(counters.ledger)
+    books = BooksSummary.of(ledger, ledger.entries_before + counters.entries_added, counters.backlog)
+    return replace(summary, ledger=books, env_steps=ledger.env_steps)
+
+
+def _with_last_evaluation(summary: RunSummary, config: RunConfig, status: RunStatus) -> RunSummary:
+    """The budget ran out, but the last evaluation, of the final weights, met the target."""
+    evaluation, target = status.evaluation, config.target_return
+    if evaluation is None or target is None or config.target_on != "eval":
+        return summary
+    if summary.reason == "env_steps" and evaluation.env_steps and evaluation.return_mean >= target:
+        return replace(summary, reason="target", target_step=evaluation.env_steps)
+    return summary

@@ -1,0 +1,103 @@
+"""The console, and the tables at the start and end of a run, of a fleet or of one process. No Redis."""
+
+import sys
+from typing import TextIO
+
+from rich.console import Console
+from rich.table import Table
+
+from dppo_redis.protocol.config import RunConfig
+from dppo_redis.protocol.pacing import Derived
+from dppo_redis.protocol.reports import RunSummary
+
+
+def printable(text: str) -> str:
+    """Text of others on one line, as a terminal may show it: no control sequences."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split()))
+
+
+def make_console(stream: TextIO | None = None) -> Console:
+    """A console that takes square brackets as they are: messages and paths hold them."""
+    return Console(file=stream, markup=False, emoji=False)
+
+
+def derived_table(config: RunConfig, derived: Derived, *, serial: bool = False) -> Table:
+    """The numbers that follow from the configuration."""
+    table = Table(title=f"{config.env_id}, seed {config.seed}", show_header=False, title_justify="left")
+    rows: list[tuple[str, str]] = [
+        ("samples per update", f"{derived.samples_per_update:,}"),
+        (
+            "gradient steps per update",
+            f"{derived.gradient_steps_per_update} ({derived.update_epochs} passes)",
+        ),
+        ("rollout", f"{derived.rollout_steps} steps x {config.envs_per_actor} environments"),
+    ]
+    if config.lock_step:
+        rows.append(("lock-step", f"{config.actors} actors, segments of {config.segment_updates} updates"))
+    if not serial:
+        rows += [
+            ("rollouts per update", f"{derived.rollouts_per_update} from {config.actors} actors"),
+            ("bytes per rollout", f"{derived.rollout_bytes:,}"),
+            ("expected lag", f"{derived.expected_lag:.1f} updates (limit {config.staleness_limit})"),
+            ("actors wait at a backlog of", _marks(derived)),
+            (
+                "most rollouts in Redis",
+                f"{derived.valve_bytes / 2**20:,.0f} MiB, then the oldest are dropped",
+            ),
+        ]
+    if config.network.memory != "none" and not config.ppo.normalise_returns:
+        rows.append(("advice", "policy and value share layers: --ppo.normalise-returns learns better"))
+    for name, value in rows:
+        table.add_row(name, value)
+    return table
+
+
+def _marks(derived: Derived) -> str:
+    if derived.backlog_fresh == derived.backlog_high:
+        return f"{derived.backlog_high} rollouts"
+    return f"{derived.backlog_fresh} rollouts, {derived.backlog_high} when the learner waits"
+
+
+def summary_table(summary: RunSummary) -> Table:
+    """What a finished run came to."""
+    table = Table(title="summary", show_header=False, title_justify="left")
+    for name, value in _summary_rows(summary):
+        table.add_row(name, value)
+    return table
+
+
+def _summary_rows(summary: RunSummary) -> list[tuple[str, str]]:
+    target = f" at {summary.target_step:,} steps" if summary.target_step is not None else ""
+    rows = [
+        ("ended", f"{summary.reason}{target}"),
+        ("evaluation", f"{_number(summary.return_mean)} over {summary.return_episodes} greedy episodes"),
+        ("training return", f"{_number(summary.train_return_mean)} over the last 100 episodes"),
+        ("steps", f"{summary.env_steps:,} sampled, {summary.trained_steps:,} trained on"),
+        ("time", f"{summary.train_s:.1f} s training, {summary.wall_s:.1f} s in all"),
+        ("speed", f"{summary.steps_per_s:,.0f} steps/s"),
+    ]
+    if summary.refused:
+        rows.append(("refused", f"{summary.refused:,} rollouts, the log says why"))
+    version = "" if summary.version is None else f", weights version {summary.version:,}"
+    rows.append(("updates", f"{summary.updates:,}{version}"))
+    if (staleness := summary.staleness) is not None:
+        rows.append(
+            ("staleness", f"mean {staleness.mean:.2f}, max {staleness.max}, limit {staleness.limit}"),
+        )
+    if (books := summary.ledger) is not None:
+        drops = (
+            f"{books.stale} stale + {books.duplicate} duplicate + {books.refused} refused + {books.lost} lost"
+        )
+        settled = f"{books.entries_added:,} rollouts = {books.trained:,} trained + {drops}"
+        rows.append(("books", f"{settled} + {books.backlog} left (imbalance {books.imbalance})"))
+    rows.append(("artefacts", summary.run_dir))
+    return rows
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def progress_stream(json: bool) -> TextIO:
+    """With --json standard output is for the one object alone."""
+    return sys.stderr if json else sys.stdout

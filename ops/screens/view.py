@@ -1,0 +1,205 @@
+"""How a running fleet looks: the live panel in a terminal, one plain line elsewhere."""
+
+import time
+from types import TracebackType
+from typing import Self, TextIO
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from dppo_redis.protocol.ledger import Outcome
+from dppo_redis.protocol.reports import RunStatus
+from ops.screens.tables import make_console, printable
+
+_LINE_PERIOD_S = 2.0
+_STALE_STATUS_S = 5.0
+_ACTORS_SHOWN = 12
+
+
+def render(status: RunStatus) -> RenderableType:
+    """The panel of a running system."""
+    facts = Table.grid(padding=(0, 2))
+    for name, value in _facts(status):
+        facts.add_row(Text(name, style="bold"), Text(printable(value)))
+    parts: list[RenderableType] = [_progress(status), facts]
+    if status.learner.alarm:
+        parts.append(Text(f"! {printable(status.learner.alarm)}", style="bold red"))
+    if status.actors:
+        parts.append(_actor_table(status))
+    title = Text(printable(f"dppo_redis · {status.run} · {_headline(status)}"))
+    return Panel(Group(*parts), title=title, title_align="left")
+
+
+def _headline(status: RunStatus) -> str:
+    if status.control.state != "run":
+        return f"{status.control.state} {status.control.reason}".strip()
+    if status.age_s is None:
+        return "waiting for the learner"
+    if status.age_s > _STALE_STATUS_S:
+        return f"the learner has been silent for {status.age_s:.0f} s"
+    if status.learner.alarm:
+        return "nothing is trained on"
+    return status.learner.state or "-"
+
+
+def _progress(status: RunStatus) -> RenderableType:
+    steps, budget = status.learner.trained_steps, max(1, status.learner.budget_steps)
+    rate = status.learner.steps_per_s
+    eta = f"at most {_duration((budget - steps) / rate)} left" if rate and budget > steps else ""
+    bar = Table.grid(padding=(0, 1))
+    bar.add_row(
+        ProgressBar(total=budget, completed=min(steps, budget), width=40),
+        f"{steps:,} / {budget:,} steps",
+        f"{rate:,.0f} steps/s",
+        eta,
+    )
+    return bar
+
+
+def _facts(status: RunStatus) -> list[tuple[str, str]]:
+    evaluation, learner, keeper = status.evaluation, status.learner, status.keeper
+    played = (
+        "none yet"
+        if evaluation is None
+        else f"{evaluation.return_mean:.1f} ± {evaluation.return_std:.1f} over {evaluation.episodes} greedy "
+        f"episodes, version {evaluation.version} ({evaluation.env_steps:,} steps)"
+    )
+    drops = ", ".join(f"{name} {count}" for name, count in drops_of(status)) or "none"
+    return [
+        ("return", f"{_shown(learner.return_mean)} over the last 100 of {learner.episodes:,} episodes"),
+        ("evaluation", f"{played}; target {_shown(learner.target_return)}"),
+        (
+            "update",
+            f"{learner.update:,}, weights version {keeper.version:,}, epoch {keeper.epoch}, "
+            f"{learner.device or '-'}",
+        ),
+        (
+            "staleness",
+            f"mean {learner.staleness_mean:.2f}, max {learner.staleness_max}, "
+            f"limit {learner.staleness_limit} updates",
+        ),
+        ("backlog", f"{keeper.backlog} rollouts (actors wait at {keeper.backlog_high})"),
+        (
+            "rollouts",
+            f"{keeper.entries_added:,} produced, dropped: {drops}, imbalance {keeper.imbalance}",
+        ),
+        (
+            "actors",
+            f"{len(status.actors)} alive, waiting {100 * keeper.actor_wait_share:.0f} % of the time; "
+            f"the learner {100 * learner.learner_wait_share:.0f} %",
+        ),
+    ]
+
+
+def drops_of(status: RunStatus) -> list[tuple[str, int]]:
+    """(outcome or outcome:reason, rollouts) of everything not trained on."""
+    reasons = list(status.ledger.reasons())
+    explained = {name.partition(":")[0] for name, _ in reasons}
+    plain = [
+        (outcome.value, status.ledger.of(outcome))
+        for outcome in Outcome
+        if outcome not in {Outcome.TRAINED, *explained} and status.ledger.of(outcome)
+    ]
+    return plain + reasons
+
+
+def _actor_table(status: RunStatus) -> Table:
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    for column in ("actor", "host", "steps/s", "version", "pushed", "waiting", "boot", "last error"):
+        table.add_column(column, no_wrap=True)
+    for slot, report in list(status.actors.items())[:_ACTORS_SHOWN]:
+        row = (
+            str(slot),
+            report.host or "-",
+            _shown(report.fps),
+            _shown(report.version),
+            _shown(report.pushes),
+            f"{100 * (report.wait_share or 0.0):.0f} %",
+            _shown(report.boot),
+            report.last_error,
+        )
+        table.add_row(*(Text(printable(cell)[:60]) for cell in row))
+    if len(status.actors) > _ACTORS_SHOWN:
+        table.add_row(f"and {len(status.actors) - _ACTORS_SHOWN} more")
+    return table
+
+
+def plain_line(status: RunStatus) -> str:
+    """One line for a log or a pipe."""
+    evaluation, learner, keeper = status.evaluation, status.learner, status.keeper
+    drops = ", ".join(f"{name} {count}" for name, count in drops_of(status)) or "none"
+    return printable(
+        f"{_headline(status)}: {learner.trained_steps}/{learner.budget_steps} steps, "
+        f"{learner.steps_per_s:.0f}/s, update {learner.update}, "
+        f"version {keeper.version}, return {_shown(learner.return_mean)}, "
+        f"evaluation {f'{evaluation.return_mean:.1f}' if evaluation else '-'}, "
+        f"staleness {learner.staleness_mean:.2f} (max {learner.staleness_max}, "
+        f"limit {learner.staleness_limit}), backlog {keeper.backlog}, "
+        f"dropped: {drops}, actors {len(status.actors)}{_trouble(status)}"
+    )
+
+
+def _trouble(status: RunStatus) -> str:
+    """The learner's alarm, else the first actor's last error, if there is one."""
+    if status.learner.alarm:
+        return f"; {status.learner.alarm}"
+    for slot, report in status.actors.items():
+        if report.last_error:
+            return f"; actor {slot}: {report.last_error[:120]}"
+    return ""
+
+
+class Screen:
+    """Where progress goes: a live panel on a terminal, else a plain line every two seconds."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.console = make_console(stream)
+        self._live = (
+            Live(console=self.console, refresh_per_second=4, transient=False)
+            if stream.isatty() and not self.console.is_dumb_terminal
+            else None
+        )
+        self._next_line = 0.0
+        self._last_line = ""
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, status: RunStatus, *, last: bool = False) -> None:
+        """Show the present state."""
+        if self._live is not None:
+            self._live.update(render(status))
+        elif last or time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + _LINE_PERIOD_S
+            line = plain_line(status)
+            if line != self._last_line:
+                self.say(line)
+            self._last_line = line
+
+    def say(self, line: str) -> None:
+        """Print one plain line."""
+        self.console.print(line, highlight=False, soft_wrap=True)
+
+    def print(self, renderable: RenderableType) -> None:
+        """Print a table."""
+        self.console.print(renderable)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else str(value)

@@ -1,0 +1,86 @@
+"""Which learner leads a run, as which epoch and of which lineage, and learners that meet."""
+
+import time
+
+import pytest
+
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.protocol.ledger import Books, Ledger
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import Client
+from dppo_redis.store.fenced_writes import FencedWrites
+from dppo_redis.store.keys import RunKeys
+from learner.leadership.lease import LEASE_TTL_S
+from tests.integration.learner_side import (
+    die,
+    in_background,
+    lead,
+    leadership_of,
+    make_keeper,
+)
+
+
+class TestRestart:
+    def test_a_restart_continues_the_lineage_of_its_checkpoint_only(
+        self, client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        first = lead(client, keys, stop)
+        saved = first.lease.lineage
+        die(client, keys)
+        lead(client, keys, stop, owner="abandoned", known_epoch=1, update=3)
+        die(client, keys)
+        third = leadership_of(client, keys, stop, owner="learner-3")
+        third.restore(5, saved, Books(Ledger()), {})
+        third.lease.acquire(known_epoch=1, update=4)
+        assert third.lease.lineage.starts == ((1, 0), (3, 4))
+        assert third.lease.lineage.contains(epoch=1, update=4)
+        assert not third.lease.lineage.contains(epoch=1, update=5)
+        assert not third.lease.lineage.contains(epoch=2, update=3)
+
+
+class TestMeeting:
+    def test_a_learner_that_finds_a_living_one_refuses_and_names_it(
+        self, private_client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        first = lead(private_client, keys, stop, owner="host-a:17")
+        keeper = make_keeper(private_client, keys, first)
+        second = leadership_of(private_client, keys, stop, owner="host-b:4")
+        keeper.start()
+        began = time.monotonic()
+        try:
+            with pytest.raises(ConfigurationError, match="host-a:17"):
+                second.lease.acquire(known_epoch=0, update=0)
+        finally:
+            keeper.close()
+        assert time.monotonic() - began < LEASE_TTL_S + 2
+        assert private_client.get(keys.epoch) == b"1"
+
+    def test_a_learner_takes_over_when_the_holder_is_dead(
+        self, client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        lead(client, keys, stop)
+        client.pexpire(keys.lease, 500)  # as if killed 4.5 s ago
+        second = leadership_of(client, keys, stop, owner="learner-2")
+        second.lease.acquire(known_epoch=0, update=0)
+        assert client.get(keys.lease) == b"learner-2"
+
+    def test_a_lease_that_was_handed_back_is_taken_at_once(
+        self, client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        lead(client, keys, stop).lease.release()
+        began = time.monotonic()
+        lead(client, keys, stop, owner="learner-2")
+        assert time.monotonic() - began < 1
+
+    def test_of_two_learners_that_start_at_once_one_leads(self, client: Client, keys: RunKeys) -> None:
+        answers = [FencedWrites(client, keys).acquire(owner, 5000, 0, 0) for owner in ("a", "b")]
+        assert [answer.outcome for answer in answers] == ["acquired", "busy"]
+
+    def test_waiting_for_the_lease_ends_when_a_stop_is_asked_for(
+        self, client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        lead(client, keys, stop)
+        second = leadership_of(client, keys, stop, owner="learner-2")
+        with in_background(lambda: second.lease.acquire(0, 0), stop) as waiting:
+            stop.request()
+            assert waiting.exception(2) is not None

@@ -1,0 +1,148 @@
+"""What `:status` says of a learner in each of its states, on a real server."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from dppo_redis.protocol.reports import LearnerStatus, RunStatus
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import Client
+from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.run_status import read_status
+from dppo_redis.store.run_store import PAUSE, RUN, RunStore
+from learner.__main__ import _serve
+from tests.conftest import RedisServer, wait_until
+from tests.integration.actor_side import SLOT, running_actor
+from tests.integration.learner.test_learner import BATCH, ENDLESS, config_of, description_of
+from tests.integration.learner_side import add, in_background, make_entry
+from workers.build import build_collector
+
+DEADLINE_S = 60.0  # of a machine with other things to do
+DESCRIPTION = description_of(config_of(ENDLESS))
+
+
+@dataclass
+class Learning:
+    """A learner in a thread, without actors."""
+
+    server: RedisServer
+    client: Client
+    keys: RunKeys
+    directory: Path
+
+    @property
+    def status(self) -> RunStatus:
+        return read_status(self.client, self.keys)
+
+    def until(self, holds: Callable[[LearnerStatus], bool], what: str) -> RunStatus:
+        """The first status of which it holds."""
+        found: list[RunStatus] = []
+
+        def look() -> bool:
+            found.append(self.status)
+            return found[-1].age_s is not None and holds(found[-1].learner)
+
+        wait_until(look, DEADLINE_S, what)
+        return found[-1]
+
+    @contextmanager
+    def acted_for(self) -> Iterator[None]:
+        """With an actor, while the block lasts."""
+        build = partial(build_collector, DESCRIPTION, None, SLOT)
+        with running_actor(self.server.url, self.keys, build, DESCRIPTION):
+            yield
+
+
+@contextmanager
+def learning(
+    server: RedisServer, client: Client, keys: RunKeys, directory: Path, env_steps: int = ENDLESS
+) -> Iterator[Learning]:
+    values = config_of(env_steps).model_dump(exclude_none=True, mode="json")
+    (directory / "config.toml").write_text(tomli_w.dumps(values), encoding="utf-8")
+    argv = ["--run", keys.run, "--run-dir", str(directory), "--redis", server.url]
+    stop = StopRequest()
+    with in_background(lambda: _serve(argv, stop), stop):
+        yield Learning(server, client, keys, directory)
+
+
+def test_it_waits_until_the_first_rollout_then_trains_and_has_finished_at_the_end(
+    private_server: RedisServer, private_client: Client, keys: RunKeys, tmp_path: Path
+) -> None:
+    with learning(private_server, private_client, keys, tmp_path, env_steps=200 * BATCH) as run:
+        first = run.until(lambda learner: learner.checkpoint_update == 0, "it has begun").learner
+        assert (first.state, first.update, first.trained_steps, first.train_s) == ("waiting", 0, 0, 0.0)
+        assert (first.return_mean, first.target_return, first.save_failures) == (None, None, 0)
+        assert (first.budget_steps, first.staleness_limit, first.device) == (200 * BATCH, 4, "cpu")
+        with run.acted_for():
+            status = run.until(lambda learner: learner.update > 0, "an update")
+            assert status.learner.trained_steps == BATCH * status.learner.update
+            assert status.learner.state == "training"
+            assert (status.learner.alarm, status.learner.dropped_by_actor) == ("", "")
+            assert (status.learner.train_s > 0, status.learner.steps_per_s > 0) == (True, True)
+            last = run.until(lambda learner: learner.state == "finished", "the end")
+    end = run.status.learner
+    assert end.state == last.learner.state
+    assert (end.update, end.checkpoint_update) == (200, 200)
+    assert (end.trained_steps, end.staleness_max <= 4) == (200 * BATCH, True)
+    assert 0 < end.learner_wait_share < 1
+    assert end.return_mean is not None
+    assert run.status.books.imbalance == 0
+
+
+def test_a_pause_before_the_first_rollout_ends_as_it_began(
+    private_server: RedisServer, private_client: Client, keys: RunKeys, tmp_path: Path
+) -> None:
+    store = RunStore(private_client, keys)
+    with learning(private_server, private_client, keys, tmp_path) as run:
+        for state, expected in ((RUN, "waiting"), (PAUSE, "paused"), (RUN, "waiting")):
+            store.set_state(state)
+            run.until(lambda learner, expected=expected: learner.state == expected, expected)  # type: ignore[misc]
+
+
+def test_drops_are_told_by_actor_and_raise_an_alarm_that_ends_with_them(
+    private_server: RedisServer,
+    private_client: Client,
+    keys: RunKeys,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("learner.intake.drops._SILENCE_S", 1.0)
+    with learning(private_server, private_client, keys, tmp_path) as run:
+        run.until(lambda learner: learner.state == "waiting", "it has begun")
+
+        def is_alarmed(learner: LearnerStatus) -> bool:
+            add(private_client, keys, make_entry(actor=7))
+            return learner.alarm != ""
+
+        status = run.until(is_alarmed, "an alarm")
+        assert status.learner.alarm.endswith(" refused:spec")
+        assert status.learner.dropped_by_actor.startswith("actor 7: ")
+        assert (status.learner.state, status.keeper.trained) == ("waiting", 0)
+        after = run.until(lambda learner: learner.alarm == "", "the alarm ends").learner
+        assert after.dropped_by_actor.startswith("actor 7: ")
+
+
+def test_a_save_that_fails_is_counted_and_the_next_one_names_its_update(
+    private_server: RedisServer, private_client: Client, keys: RunKeys, tmp_path: Path
+) -> None:
+    """An epoch that is taken anew is saved at once."""
+    with learning(private_server, private_client, keys, tmp_path) as run:
+        first = run.until(lambda learner: learner.checkpoint_update == 0, "the first save").learner
+        checkpoints = (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
+        in_the_way = tmp_path / "checkpoints"
+        in_the_way.touch()
+        private_client.flushall()
+        failed = run.until(lambda learner: learner.save_failures == 1, "a save fails").learner
+        assert (failed.checkpoint_update, failed.checkpoint_time) == (0, first.checkpoint_time)
+        in_the_way.unlink()
+        checkpoints.rename(in_the_way)
+        with run.acted_for():
+            run.until(lambda learner: learner.update > 0, "an update")
+            private_client.flushall()
+            saved = run.until(lambda learner: learner.checkpoint_update > 0, "the next save").learner
+        assert (saved.save_failures, saved.checkpoint_time > first.checkpoint_time) == (1, True)

@@ -1,0 +1,284 @@
+"""The small keys of a run and the registry of its actors, on a real server."""
+
+import socket
+import subprocess
+import time
+
+import pytest
+
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.protocol.reports import ActorReport, Control, Evaluation
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import Client, Patience
+from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.registry import ACTOR_TTL_MS, FIRST_OUTSIDE_SLOT, Registry
+from dppo_redis.store.rollout_stream import RolloutProducer
+from dppo_redis.store.run_store import PAUSE, RUN, STOP, RunStore, find_runs, only_run
+from learner.leadership.lease import LEASE_TTL_S
+from ops.fleet.shared_redis import leave_shared
+from tests.conftest import wait_until
+from tests.factories import make_description
+from tests.integration.learner_side import SPEC, add, in_background, lead, make_entry, make_keeper
+from tests.integration.looking import commands, hash_of, integer
+from workers.join import refuse_living_holder, wait_for_description
+
+WEEK_MS = 7 * 24 * 3600 * 1000
+
+
+@pytest.fixture
+def store(client: Client, keys: RunKeys) -> RunStore:
+    return RunStore(client, keys)
+
+
+@pytest.fixture
+def registry(client: Client, keys: RunKeys) -> Registry:
+    return Registry(client, keys)
+
+
+class TestRuns:
+    def test_runs_on_one_server_share_no_key(self, client: Client, stop: StopRequest) -> None:
+        for run in ("a", "ab", "a.b"):
+            keys = RunKeys(run)
+            make_keeper(client, keys, lead(client, keys, stop)).tick()
+        RunStore(client, RunKeys("a")).delete()
+        assert find_runs(client) == ["a.b", "ab"]
+        assert not RunStore(client, RunKeys("a")).exists()
+        assert RunStore(client, RunKeys("ab")).exists()
+
+    def test_the_only_run_is_found_by_itself(self, client: Client, keys: RunKeys, stop: StopRequest) -> None:
+        with pytest.raises(ConfigurationError, match="none"):
+            only_run(client)
+        make_keeper(client, keys, lead(client, keys, stop)).tick()
+        assert only_run(client) == keys.run
+
+    def test_of_several_runs_one_has_to_be_named(self, client: Client, stop: StopRequest) -> None:
+        for run in ("one", "two"):
+            make_keeper(client, RunKeys(run), lead(client, RunKeys(run), stop)).tick()
+        with pytest.raises(ConfigurationError, match="one, two"):
+            only_run(client)
+
+    def test_an_actor_learns_from_the_spec_key_what_the_learner_published(
+        self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
+    ) -> None:
+        assert store.description() is None
+        description = make_description(seed=7)
+        make_keeper(client, keys, lead(client, keys, stop, description=description)).tick()
+        assert store.description() == description
+
+    def test_an_actor_waits_for_a_living_learner_to_mend_the_spec_key(
+        self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
+    ) -> None:
+        leadership = lead(client, keys, stop)
+        client.set(keys.spec, "junk")
+        with in_background(lambda: wait_for_description(store, Patience(stop), stop), stop) as joining:
+            looks = commands(client, "get")
+            wait_until(lambda: joining.done() or commands(client, "get") > looks + 2, 5, "it has looked")
+            leadership.publisher.heal()
+            assert joining.result(5) == make_description(SPEC)
+
+    def test_where_nobody_mends_it_an_actor_gives_up(
+        self, private_client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        private_client.set(keys.spec, "junk")
+        with pytest.raises(ConfigurationError, match="unreadable"):
+            wait_for_description(RunStore(private_client, keys), Patience(stop), stop)
+
+    def test_a_finished_run_keeps_its_numbers_for_a_week_but_no_rollouts(
+        self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
+    ) -> None:
+        leadership = lead(client, keys, stop)
+        add(client, keys, make_entry())
+        make_keeper(client, keys, leadership).tick()
+        leadership.lease.release()
+        store.retire()
+        assert integer(client.exists(keys.rollouts)) == 0
+        for key in (keys.spec, keys.weights, keys.status, keys.epoch):
+            assert WEEK_MS - 10_000 < integer(client.pttl(key)) <= WEEK_MS
+
+    def test_a_name_is_taken_by_one_of_those_that_want_it_at_the_same_time(self, store: RunStore) -> None:
+        assert [store.claim(), store.claim()] == [True, False]
+        assert store.control() == Control(RUN, "", None)
+
+    def test_a_command_that_fails_leaves_the_keys_of_a_run_that_another_learner_leads(
+        self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
+    ) -> None:
+        leadership = lead(client, keys, stop)
+        keeper = make_keeper(client, keys, leadership)
+        keeper.start()
+        leave_shared(store, failed=True)
+        assert store.control() == Control(RUN, "", None)
+        assert integer(client.pttl(keys.weights)) == -1
+        keeper.close()
+        leadership.lease.release()
+        leave_shared(store, failed=True)
+        assert store.control() == Control(STOP, "failed", None)
+        assert integer(client.pttl(keys.weights)) > 0
+
+    def test_a_reopened_run_runs_and_its_keys_stay(
+        self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
+    ) -> None:
+        lead(client, keys, stop).lease.release()
+        store.set_state(STOP, "env_steps")
+        store.retire()
+        store.reopen()
+        assert store.control() == Control(RUN, "", None)
+        assert integer(client.pttl(keys.weights)) == -1
+
+    def test_the_lease_of_a_dead_learner_and_dead_actors_run_out_all_the_same(
+        self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
+    ) -> None:
+        lead(client, keys, stop)  # and dies without handing the lease back
+        Registry(client, keys).beat(0, ActorReport())
+        store.retire()
+        store.reopen()
+        assert 0 < integer(client.pttl(keys.lease)) <= 1000 * LEASE_TTL_S
+        assert 0 < integer(client.pttl(keys.actor(0))) <= ACTOR_TTL_MS
+
+
+class TestControl:
+    def test_without_any_wish_a_run_runs(self, store: RunStore) -> None:
+        assert store.control() == Control(RUN, "", None)
+
+    def test_a_wish_is_read_back(self, store: RunStore) -> None:
+        store.set_state(STOP, "target", 1234)
+        assert store.control() == Control(STOP, "target", 1234)
+        store.set_state(PAUSE)
+        assert store.control() == Control(PAUSE, "", None)
+
+    def test_the_keepers_mark_leaves_the_operators_wish_alone(
+        self, client: Client, keys: RunKeys, stop: StopRequest, store: RunStore
+    ) -> None:
+        store.set_state(PAUSE)
+        lead(client, keys, stop).publisher.write_backlog_high(3)
+        assert store.control().state == PAUSE
+
+    def test_what_an_operator_types_by_hand_does_not_end_anybody(
+        self, client: Client, keys: RunKeys, store: RunStore
+    ) -> None:
+        client.hset(keys.control, mapping={"state": "stop", "target_step": "soon", "backlog_high": "many"})
+        assert store.control().state == STOP
+        producer = RolloutProducer(client, keys, StopRequest())
+        assert (producer.look().state, producer.look().backlog_high) == (STOP, 1)
+        client.hset(keys.control, "state", b"\xff")
+        assert producer.look().state not in (STOP, PAUSE)
+
+
+class TestEvaluation:
+    RESULT = Evaluation(
+        version=3,
+        update=2,
+        trained_steps=128,
+        env_steps=130,
+        return_mean=21.5,
+        return_std=0.5,
+        length_mean=21.5,
+        episodes=20,
+    )
+
+    def test_an_evaluation_is_read_back(self, store: RunStore) -> None:
+        assert store.evaluation() is None
+        store.write_evaluation(vars(self.RESULT))
+        assert store.evaluation() == self.RESULT
+
+    def test_it_is_also_a_point_of_the_curve(self, client: Client, keys: RunKeys, store: RunStore) -> None:
+        store.write_evaluation(vars(self.RESULT))
+        assert integer(client.xlen(keys.metrics)) == 1
+
+    @pytest.mark.parametrize("field", ["version", "return_mean"])
+    def test_one_that_is_damaged_is_no_evaluation(
+        self, client: Client, keys: RunKeys, store: RunStore, field: str
+    ) -> None:
+        store.write_evaluation(vars(self.RESULT))
+        client.hset(keys.evaluation, field, "good")
+        assert store.evaluation() is None
+
+
+class TestActors:
+    def test_boots_of_a_slot_are_counted(self, registry: Registry) -> None:
+        assert [registry.join(2), registry.join(2), registry.join(0)] == [(2, 1), (2, 2), (0, 1)]
+
+    def test_actors_from_outside_take_slots_that_no_planned_one_has(self, registry: Registry) -> None:
+        assert [registry.join(None) for _ in range(2)] == [
+            (FIRST_OUTSIDE_SLOT, 1),
+            (FIRST_OUTSIDE_SLOT + 1, 1),
+        ]
+
+    def test_an_actor_that_beats_lives_and_says_where(self, registry: Registry) -> None:
+        registry.beat(3, ActorReport(pushes=7))
+        assert registry.living()[3]["pushes"] == "7"
+        assert {"host", "pid"} <= registry.living()[3].keys()
+
+    def test_an_actor_that_has_stopped_beating_vanishes_by_itself(
+        self, client: Client, keys: RunKeys, registry: Registry
+    ) -> None:
+        registry.beat(3, ActorReport(pushes=7))
+        registry.beat(4, ActorReport(pushes=1))
+        assert 0 < integer(client.pttl(keys.actor(3))) <= ACTOR_TTL_MS
+        client.pexpire(keys.actor(3), 1)
+        wait_until(lambda: list(registry.living()) == [4], 5, "the registration expires")
+        registry.forget_dead(registry.living())
+        assert integer(client.zcard(keys.actors)) == 1
+
+    def test_an_actor_that_leaves_is_gone_at_once(
+        self, client: Client, keys: RunKeys, registry: Registry
+    ) -> None:
+        registry.beat(3, ActorReport(boot=1))
+        registry.leave(3, boot=1)
+        assert registry.living() == {}
+        assert integer(client.exists(keys.actors, keys.actor(3))) == 0
+
+    def test_an_actor_that_leaves_does_not_take_its_successor_with_it(self, registry: Registry) -> None:
+        registry.beat(3, ActorReport(boot=2))
+        registry.leave(3, boot=1)
+        assert list(registry.living()) == [3]
+
+    def test_the_status_counts_the_living(self, client: Client, keys: RunKeys, stop: StopRequest) -> None:
+        keeper = make_keeper(client, keys, lead(client, keys, stop))
+        for slot in (1, 2, 3):
+            Registry(client, keys).beat(slot, ActorReport(wait_share=0.3 * slot))
+        client.delete(keys.actor(2))
+        keeper.tick()
+        status = hash_of(client, keys.status)
+        assert status["actors"] == "2"
+        assert float(status["actor_wait_share"]) == pytest.approx(0.6)
+
+
+class TestSlots:
+    """`actor --slot` of a slot that somebody has."""
+
+    def registered(self, client: Client, keys: RunKeys, host: str, pid: int) -> None:
+        client.hset(keys.actor(2), mapping={"host": host, "pid": str(pid), "boot": "1"})
+        client.pexpire(keys.actor(2), ACTOR_TTL_MS)
+
+    def test_that_of_a_living_actor_is_refused_by_name(
+        self, client: Client, keys: RunKeys, registry: Registry, stop: StopRequest
+    ) -> None:
+        self.registered(client, keys, "elsewhere", 17)
+
+        def beat() -> None:
+            while not stop.requested:
+                client.hset(keys.actor(2), "time", time.time())
+                stop.sleep(0.5)
+
+        with (
+            in_background(beat, stop),
+            pytest.raises(ConfigurationError, match="slot 2 belongs to a living actor, elsewhere:17"),
+        ):
+            refuse_living_holder(registry, 2, Patience(stop), stop)
+
+    def test_that_of_one_that_has_stopped_beating_is_free_after_a_look(
+        self, client: Client, keys: RunKeys, registry: Registry, stop: StopRequest
+    ) -> None:
+        self.registered(client, keys, "elsewhere", 17)
+        refuse_living_holder(registry, 2, Patience(stop), stop)
+
+    def test_that_of_a_process_that_died_on_this_machine_is_free_at_once(
+        self, client: Client, keys: RunKeys, registry: Registry, stop: StopRequest
+    ) -> None:
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        self.registered(client, keys, socket.gethostname(), gone.pid)
+        started = time.monotonic()
+        refuse_living_holder(registry, 2, Patience(stop), stop)
+        refuse_living_holder(registry, 3, Patience(stop), stop)
+        assert time.monotonic() - started < 1

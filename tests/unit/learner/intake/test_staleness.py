@@ -1,0 +1,113 @@
+"""Keep or drop, from a rollout's header alone."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dppo_redis.protocol.lineage import Lineage
+from learner.intake.staleness import Verdict, judge
+
+FIRST_EPOCH = Lineage().begin(epoch=1, update=0)
+
+
+def verdict(
+    update: int,
+    *,
+    epoch: int = 1,
+    lineage: Lineage = FIRST_EPOCH,
+    learner_update: int = 10,
+    max_staleness: int = 2,
+) -> Verdict:
+    return judge(epoch, update, lineage=lineage, learner_update=learner_update, max_staleness=max_staleness)
+
+
+# Known failure KF-OPS-06, the rule.
+@pytest.mark.parametrize("update", [10, 9, 8])
+def test_limit_two_at_update_ten_keeps_rollouts_of_ten_nine_and_eight(update: int) -> None:
+    assert verdict(update) is Verdict.FRESH
+
+
+@pytest.mark.parametrize("update", [7, 6, 0])
+def test_limit_two_at_update_ten_finds_older_rollouts_stale(update: int) -> None:
+    assert verdict(update) is Verdict.STALE
+
+
+def test_limit_zero_keeps_only_rollouts_of_the_present_weights() -> None:
+    assert verdict(10, max_staleness=0) is Verdict.FRESH
+    assert verdict(9, max_staleness=0) is Verdict.STALE
+
+
+@pytest.mark.parametrize("update", [11, 12, 1000])
+def test_a_rollout_from_the_future_is_refused_however_near_it_is(update: int) -> None:
+    assert verdict(update) is Verdict.FROM_THE_FUTURE
+
+
+# Known failure KF-OPS-02, the rule: a learner of epoch 1 reached update 50 and was killed; epoch 2
+# continued from the checkpoint of update 40.
+RESTARTED = FIRST_EPOCH.begin(epoch=2, update=40)
+
+
+@pytest.mark.parametrize("update", [41, 45, 50])
+def test_rollouts_of_abandoned_updates_are_refused(update: int) -> None:
+    assert verdict(update, lineage=RESTARTED, learner_update=41) is Verdict.LOST_LINEAGE
+
+
+def test_an_abandoned_update_stays_abandoned_when_the_new_epoch_has_passed_its_number() -> None:
+    assert verdict(50, lineage=RESTARTED, learner_update=51) is Verdict.LOST_LINEAGE
+    assert verdict(50, epoch=2, lineage=RESTARTED, learner_update=51) is Verdict.FRESH
+
+
+@pytest.mark.parametrize("update", [40, 39])
+def test_rollouts_from_before_the_restart_point_are_kept(update: int) -> None:
+    assert verdict(update, lineage=RESTARTED, learner_update=41) is Verdict.FRESH
+
+
+def test_rollouts_from_before_the_restart_point_grow_stale_like_others() -> None:
+    assert verdict(38, lineage=RESTARTED, learner_update=41) is Verdict.STALE
+
+
+def test_an_epoch_that_led_nowhere_is_refused() -> None:
+    """Epoch 3 took over from the same checkpoint as epoch 2, which had saved nothing of its own."""
+    without_epoch_two = FIRST_EPOCH.begin(epoch=3, update=40)
+    assert verdict(40, epoch=2, lineage=without_epoch_two, learner_update=41) is Verdict.LOST_LINEAGE
+
+
+def test_an_unknown_epoch_is_refused_and_so_is_everything_while_no_epoch_began() -> None:
+    assert verdict(10, epoch=99) is Verdict.LOST_LINEAGE
+    assert verdict(10, lineage=Lineage()) is Verdict.LOST_LINEAGE
+
+
+def test_a_second_restart_further_back_abandons_what_the_first_had_kept() -> None:
+    lineage = RESTARTED.begin(epoch=3, update=35)
+    assert verdict(36, lineage=lineage, learner_update=36) is Verdict.LOST_LINEAGE
+    assert verdict(40, epoch=2, lineage=lineage, learner_update=41) is Verdict.LOST_LINEAGE
+    assert verdict(35, lineage=lineage, learner_update=36) is Verdict.FRESH
+
+
+def test_beginning_an_epoch_leaves_the_old_lineage_as_it_was() -> None:
+    assert FIRST_EPOCH.starts == ((1, 0),)
+    assert RESTARTED.starts == ((1, 0), (2, 40))
+
+
+def slow_ancestors(starts: list[tuple[int, int]], reached: int) -> set[tuple[int, int]]:
+    """Live through all epochs: each begins from one update of the history and writes new ones."""
+    history: list[tuple[int, int]] = []  # (epoch, update) of each publication that led here
+    for index, (epoch, start) in enumerate(starts):
+        history = [(e, u) for e, u in history if u <= start]
+        last = starts[index + 1][1] + 3 if index + 1 < len(starts) else reached
+        history += [(epoch, update) for update in range(start, last + 1)]
+    return set(history)
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=4), st.integers(0, 5))
+def test_the_lineage_is_what_living_through_the_epochs_leaves(begins: list[int], more: int) -> None:
+    """Epochs need not be consecutive numbers."""
+    starts = [(2 * index + 1, update) for index, update in enumerate(begins)]
+    reached = begins[-1] + more
+    lineage = Lineage(tuple(starts))
+    ancestors = slow_ancestors(starts, reached)
+    for epoch, start in starts:
+        for update in range(start, reached + 4):
+            trained = verdict(update, epoch=epoch, lineage=lineage, learner_update=reached, max_staleness=100)
+            known = (epoch, update) in ancestors
+            assert (trained is Verdict.FRESH) == (known and update <= reached)

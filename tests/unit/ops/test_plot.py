@@ -1,0 +1,88 @@
+"""Curves of several runs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dppo_redis.errors import ConfigurationError
+from ops.commands.plot import main, mean_and_spread, read_lines
+from ops.fleet.run_directory import RunDirectory, prepare
+from tests.factories import make_config
+
+PNG = b"\x89PNG"
+
+
+def make_run(
+    path: Path,
+    seed: int,
+    returns: list[float],
+    sampling: str = "a fleet",
+    first_step: int = 100,
+    **knobs: object,
+) -> str:
+    path.mkdir(parents=True)
+    config = make_config(env_id="CartPole-v1", seed=seed, **knobs)
+    prepare(RunDirectory(path.name, path), config, resume=False, sampling=sampling)
+    rows = [f"{first_step + 100 * i},{value}" for i, value in enumerate(returns)]
+    (path / "metrics.csv").write_text("\n".join(["env_steps,return_mean", *rows]) + "\n")
+    return str(path)
+
+
+def test_mean_and_spread_are_those_of_the_steps_that_all_runs_reached() -> None:
+    one = (np.array([0.0, 100.0]), np.array([0.0, 100.0]))
+    other = (np.array([50.0, 200.0]), np.array([150.0, 300.0]))
+    steps, mean, spread = mean_and_spread([one, other])
+    assert (steps[0], steps[-1]) == (50, 100)
+    assert (mean[0], mean[-1]) == (100, 150)  # of 50 and 150; of 100 and 200
+    assert spread == pytest.approx(np.full(len(steps), 50))
+
+
+def test_runs_become_one_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [make_run(tmp_path / f"run{seed}", seed, [10, 20, 30.5]) for seed in (1, 2)]
+    output = tmp_path / "figures" / "both.png"
+    assert main([*runs, "--output", str(output)]) == 0
+    assert output.read_bytes().startswith(PNG)
+    assert str(output) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("returns", [[], None])
+def test_what_cannot_be_drawn_is_named(tmp_path: Path, returns: list[float] | None) -> None:
+    path = tmp_path / "run"
+    arguments = [make_run(path, 1, returns)] if returns is not None else [str(tmp_path)]
+    with pytest.raises(ConfigurationError, match=r"no finished episode|holds no run"):
+        main([*arguments, "--output", str(tmp_path / "x.png")])
+
+
+def test_one_setting_is_one_line_and_each_directory_counts_once(tmp_path: Path) -> None:
+    first, second = (Path(make_run(tmp_path / f"run{seed}", seed, [10, 20])) for seed in (1, 2))
+    link = tmp_path / "link"
+    link.symlink_to(first)
+    assert {label: len(curves) for label, curves in read_lines([first, second, link, first]).items()} == {
+        "run1": 2
+    }
+
+
+@pytest.mark.parametrize("difference", [{"actors": 7}, {"sampling": "one process, age 0"}])
+def test_other_settings_are_lines_of_their_own_also_under_one_name(
+    tmp_path: Path, difference: dict[str, object]
+) -> None:
+    one = Path(make_run(tmp_path / "a" / "same", 1, [10, 20]))
+    other = Path(make_run(tmp_path / "b" / "same", 1, [10, 20], **difference))  # type: ignore[arg-type]
+    lines = read_lines([one, other])
+    assert list(lines) == [f"same in {one}", f"same in {other}"]
+
+
+def test_runs_without_a_step_in_common_have_no_mean(tmp_path: Path) -> None:
+    runs = [
+        Path(make_run(tmp_path / f"run{i}", i, [10, 20], first_step=first)) for i, first in ((1, 0), (2, 900))
+    ]
+    with pytest.raises(ConfigurationError, match="no step in common"):
+        read_lines(runs)
+
+
+@pytest.mark.parametrize("name", ["curves", "curves.xyz"])
+def test_a_picture_of_another_format_is_refused(tmp_path: Path, name: str) -> None:
+    run = make_run(tmp_path / "run", 1, [10, 20])
+    with pytest.raises(ConfigurationError, match=r"end in \.png, \.svg, \.pdf"):
+        main([run, "--output", str(tmp_path / name)])

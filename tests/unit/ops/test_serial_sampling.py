@@ -1,0 +1,161 @@
+"""The serial baseline bears what an actor bears: numbers that are not finite, and environments that raise."""
+
+import io
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dppo_redis.environments.inspect import describe, spaces_of
+from dppo_redis.errors import EnvironmentBrokenError, StoppedError, WireError
+from dppo_redis.protocol.config import EnvValue
+from dppo_redis.protocol.run_plan import plan
+from dppo_redis.service.shutdown import StopRequest
+from ops.screens.tables import make_console
+from ops.serial import make_serial
+from ops.serial_sampling import Sampling, make_sampling
+from tests.factories import make_config, make_policy
+from workers.failures import MOST_FAILURES, MOST_REFUSED, Trouble
+
+POLICY_STEPS = 10
+
+
+def sampling_of(fault: str, at: int, **kwargs: EnvValue) -> tuple[Sampling, list[int]]:
+    """A baseline on two environments with a fault, and the steps of three batches of one rollout each."""
+    config = make_config(
+        env_id=f"tests.envs:{fault}-v0",
+        env_kwargs={"at": at, "length": 4, **kwargs},
+        envs_per_actor=2,
+        rollout_steps=POLICY_STEPS,
+        ppo={"batch_steps": 2 * POLICY_STEPS},
+    )
+    description = describe(config)
+    sampling = make_sampling(config, description)
+    policy = make_policy(description.spec)
+    batches = [sampling.collect(policy, StopRequest()) for _ in range(3)]
+    assert all(np.isfinite(rollout.observations).all() for batch in batches for rollout in batch)
+    sampling.close()
+    return sampling, [sum(rollout.steps for rollout in batch) for batch in batches]
+
+
+@pytest.mark.parametrize("fault", ["NanObservation", "InfiniteReward"])
+def test_a_rollout_with_a_number_that_is_not_finite_is_dropped_and_counted(
+    fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR, "dppo"):
+        sampling, steps = sampling_of(fault, at=POLICY_STEPS + 3)
+    assert steps == [2 * POLICY_STEPS] * 3
+    assert sampling.trouble.refused == 1
+    assert "nonfinite" in caplog.text
+
+
+@pytest.mark.parametrize("category", [8, 4, -300])
+def test_a_rollout_with_a_category_outside_its_space_is_dropped_and_counted(
+    category: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR, "dppo"):
+        sampling, _ = sampling_of("OutsideOnce", at=POLICY_STEPS + 3, category=category)
+    assert sampling.trouble.refused == 1
+    assert "observation: observations observation outside its space" in caplog.text
+
+
+def test_environments_that_raise_are_built_anew_and_the_traceback_is_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.ERROR, "dppo"):
+        sampling, steps = sampling_of("RaisesInStep", at=3 * POLICY_STEPS - 1)
+    assert steps == [2 * POLICY_STEPS] * 3
+    assert sampling.trouble.failures == 0
+    assert caplog.text.count("simulator lost its licence") >= 1
+    assert "faults.py" in caplog.text
+
+
+def test_a_run_goes_on_where_only_its_evaluations_fail(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their episodes are longer than what the environment bears, rollouts are shorter."""
+    config = make_config(
+        env_id="tests.envs:RaisesInStep-v0",
+        env_kwargs={"at": 5, "length": 9},
+        envs_per_actor=2,
+        rollout_steps=4,
+        env_steps=16,
+        ppo={"batch_steps": 8, "minibatch_size": 8},
+    )
+    serial = make_serial(
+        plan(config, spaces_of(config), serial=True), tmp_path, make_console(io.StringIO()), StopRequest()
+    )
+    with caplog.at_level(logging.ERROR, "dppo"):
+        serial.run()
+    serial.close()
+    summary = serial.summary(wall_s=1.0)
+    assert (summary.reason, summary.updates, summary.return_mean) == ("env_steps", 2, None)
+    assert "no evaluation: step raised RuntimeError: the simulator lost its licence" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("lock_step", "kept"),
+    [(False, ["milestone-000000000016.pt"]), (True, ["checkpoint-000000000.pt", "checkpoint-000000002.pt"])],
+)
+def test_a_run_leaves_the_checkpoints_that_its_configuration_asks_for(
+    tmp_path: Path, lock_step: bool, kept: list[str]
+) -> None:
+    """Three updates: a milestone after the second, or segments of two."""
+    config = make_config(
+        env_id="tests.envs:Terminating-v0",
+        envs_per_actor=2,
+        actors=1,
+        rollout_steps=4,
+        env_steps=24,
+        lock_step=lock_step,
+        segment_updates=2,
+        ppo={"batch_steps": 8, "minibatch_size": 8},
+        checkpoint={"interval_s": 3600, "milestone_steps": None if lock_step else 16},
+    )
+    serial = make_serial(
+        plan(config, spaces_of(config), serial=True),
+        tmp_path,
+        make_console(io.StringIO()),
+        StopRequest(),
+        run="mine",
+    )
+    serial.run()
+    serial.close()
+    files = {file.name for file in (tmp_path / "checkpoints").iterdir()}
+    assert files >= set(kept)
+    assert files - set(kept) <= {"checkpoint-000000002.pt"}
+
+
+def test_a_stop_is_heeded_while_nothing_can_be_used() -> None:
+    stop = StopRequest()
+    stop.request()
+    config = make_config(env_id="tests.envs:NanObservation-v0", env_kwargs={"at": 1})
+    description = describe(config)
+    sampling = make_sampling(config, description)
+    with pytest.raises(StoppedError):
+        sampling.collect(make_policy(description.spec), stop)
+
+
+def test_environments_that_only_fail_are_given_up_after_growing_pauses() -> None:
+    trouble, error = Trouble(), EnvironmentBrokenError("step raised ValueError: no licence")
+    pauses = []
+    for _ in range(MOST_FAILURES - 1):
+        trouble.broke(error)
+        pauses.append(trouble.pause_s(error))
+    assert pauses == sorted(set(pauses))
+    trouble.broke(error)
+    with pytest.raises(EnvironmentBrokenError, match="5 times in a row: step raised ValueError: no licence"):
+        trouble.pause_s(error)
+
+
+def test_rollouts_that_can_never_be_used_end_it_but_not_as_many_with_good_ones_between() -> None:
+    trouble, error = Trouble(), WireError("nonfinite", "rewards")
+    for _ in range(MOST_REFUSED - 1):
+        trouble.refuse(error)
+    trouble.used()
+    for _ in range(MOST_REFUSED - 1):
+        trouble.refuse(error)
+    with pytest.raises(EnvironmentBrokenError, match=r"10 rollouts in a row could not be used.*rewards"):
+        trouble.refuse(error)
+    assert trouble.refused == 2 * MOST_REFUSED - 1
