@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
+from dppo_redis.artefacts.config_file import load_toml
 from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.environments.inspect import spaces_of
 from dppo_redis.errors import ConfigurationError, ExitStatus, FencedError, StoppedError, WireError
-from dppo_redis.protocol.config import load_toml
 from dppo_redis.protocol.run_plan import RunPlan, plan
 from dppo_redis.service.arguments import parse_arguments
 from dppo_redis.service.event_log import History

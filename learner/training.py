@@ -16,9 +16,9 @@ from dppo_redis.protocol.rollout import Rollout
 from learner.checkpoint import Checkpoints, Snapshot, is_milestone
 from learner.clock import TrainingClock
 from learner.goal import Finished, Goal, judge_goal
+from learner.health_log import HealthLog
 from learner.metrics import MetricsFiles, make_record
 from learner.ppo.batch import stack
-from learner.ppo.health import Cautions
 from learner.ppo.update import PpoUpdate, UpdateReport
 from learner.progress import Progress
 
@@ -106,14 +106,14 @@ class Training:
         self.evaluation: Evaluation | None = None  # the newest, from whoever plays them
         self.finished: Finished | None = None
         self.wait_share = 0.0  # of late
-        self._cautions = Cautions()
+        self._health = HealthLog()
 
     def train(self, rollouts: Sequence[Rollout], staleness: Sequence[int], waited_s: float) -> Trained:
         """One update; `staleness` is in updates, of each rollout, `waited_s` the time it took to get them."""
         began, steps_before = time.monotonic(), self.progress.trained_steps
         batch = stack(rollouts, staleness)
         report = self.ppo.update(batch, steps_before / self.config.env_steps)
-        self._cautions.consider(report)
+        self._health.consider(report)
         self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist())
         self.saving.trained(steps_before, self.progress.trained_steps)
         self.advance_clock()

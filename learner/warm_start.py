@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from dppo_redis.artefacts.best_policy import read_best
+from dppo_redis.artefacts.config_file import load_toml
 from dppo_redis.artefacts.exports import is_export, read_export
 from dppo_redis.artefacts.run_files import RunFiles, resumable_files
 from dppo_redis.environments.inspect import describe
 from dppo_redis.errors import CheckpointError, ConfigurationError
-from dppo_redis.protocol.config import load_toml
 from dppo_redis.protocol.run_plan import RunPlan
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.protocol.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN, Weights

@@ -8,9 +8,10 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
+from dppo_redis.artefacts.config_file import load_toml
 from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.errors import ConfigurationError
-from dppo_redis.protocol.config import RunConfig, load_toml
+from dppo_redis.protocol.config import RunConfig
 from dppo_redis.service.arguments import parse_arguments, parse_known
 
 

@@ -7,8 +7,6 @@ back as the configuration that was used. Derived numbers live in `pacing.py`.
 import ast
 import difflib
 import math
-import tomllib
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import tyro
@@ -297,21 +295,3 @@ def _allowed(section: type[Section], loc: tuple[int | str, ...]) -> str:
         if hasattr(rule, name)
     }
     return f"; allowed: {' and '.join(f'{sign} {end}' for sign, end in ends.items())}" if ends else ""
-
-
-def load_toml(file: Path) -> RunConfig:
-    """Read a run's configuration from a TOML file.
-
-    Raises:
-        ConfigurationError: unreadable file, bad TOML, an unknown key or a value out of range.
-    """
-    try:
-        values = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {file}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{file} is not valid TOML: {error}") from error
-    try:
-        return RunConfig.model_validate(values)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{file}: {error}") from error

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
+
 from dppo_redis.errors import ConfigurationError
-from dppo_redis.spaces.observations import FloatArray
 
 _log = logging.getLogger("dppo")
 
@@ -55,7 +56,7 @@ class History:
 NO_HISTORY = History()
 
 
-def arrays_digest(arrays: Mapping[str, FloatArray]) -> str:
+def arrays_digest(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
     """Sixteen hex digits of the arrays' names and values, the same where they were made and where read."""
     total = hashlib.sha256()
     for name in sorted(arrays):

@@ -21,6 +21,7 @@ from typing import Any, cast
 import numpy as np
 import tomli_w
 
+from dppo_redis.artefacts.config_file import to_toml
 from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.environments.inspect import describe
 from dppo_redis.errors import ExitStatus, WireError
@@ -33,7 +34,6 @@ from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_store import RunStore
 from learner.intake.decoder import RolloutDecoder
 from ops.fleet.broker import embedded
-from ops.fleet.run_directory import to_toml
 
 ENVIRONMENTS = 8
 SIZES = {"1 KB": 1 << 10, "16 KB": 1 << 14, "60 KB": 60_000, "1 MB": 1 << 20, "8 MB": 1 << 23}

@@ -19,9 +19,9 @@ mpl.use("agg")
 import matplotlib.pyplot as plt
 from matplotlib.ticker import EngFormatter
 
+from dppo_redis.artefacts.config_file import load_toml
 from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.errors import ConfigurationError, ExitStatus
-from dppo_redis.protocol.config import load_toml
 from dppo_redis.service.arguments import parse_arguments
 from ops.fleet.run_directory import run_in, sampling_in
 from ops.screens.curve import read_metrics

@@ -10,9 +10,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from dppo_redis.artefacts.config_file import load_toml
 from dppo_redis.environments.inspect import inspect, spaces_of
 from dppo_redis.errors import DppoError, StoppedError
-from dppo_redis.protocol.config import load_toml
 from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.protocol.reports import RunSummary
 from dppo_redis.protocol.run_plan import RunPlan, plan, refuse_another_plan

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import tomli_w
 
+from dppo_redis.artefacts.config_file import to_toml
 from dppo_redis.artefacts.run_files import RunFiles, resumable_files
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import RunConfig
@@ -151,21 +152,6 @@ def _unwritable(path: Path, error: OSError) -> ConfigurationError:
     return ConfigurationError(
         f"cannot write the run directory {path}: {error.strerror}: choose another --run-dir"
     )
-
-
-def to_toml(config: RunConfig) -> dict[str, object]:
-    """All knobs as TOML values; what is not set is left out, as TOML has no null."""
-    values: dict[str, object] = config.model_dump(exclude_none=True)
-    sections = {
-        name: {knob: _toml(x) for knob, x in section.items()}
-        for name, section in values.items()
-        if isinstance(section, dict)
-    }
-    return {**{name: _toml(x) for name, x in values.items() if name not in sections}, **sections}
-
-
-def _toml(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def write_summary(path: Path, summary: RunSummary) -> None:

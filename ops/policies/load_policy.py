@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dppo_redis.artefacts.best_policy import read_best
+from dppo_redis.artefacts.config_file import load_toml
 from dppo_redis.artefacts.exports import adapt, is_export, read_export
 from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.environments.inspect import describe, inspect
 from dppo_redis.errors import ConfigurationError, WireError
 from dppo_redis.policy.numpy_policy import ActingPolicy
-from dppo_redis.protocol.config import RunConfig, load_toml
+from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.spec import RunDescription, Spec, join_settings
 from dppo_redis.protocol.weights import Weights
 from ops.fleet.run_directory import run_in

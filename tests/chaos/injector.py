@@ -14,8 +14,8 @@ from typing import Any
 
 import redis
 
+from dppo_redis.artefacts.config_file import load_toml
 from dppo_redis.artefacts.run_files import RunFiles
-from dppo_redis.protocol.config import load_toml
 from dppo_redis.protocol.report_fields import from_fields
 from dppo_redis.protocol.reports import KeeperStatus
 from tests.chaos.checker import check, describe

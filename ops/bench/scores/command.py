@@ -18,9 +18,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from dppo_redis.artefacts.config_file import load_toml
 from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.errors import ExitStatus
-from dppo_redis.protocol.config import load_toml
 from dppo_redis.protocol.reports import PolicyScore, RunSummary
 from ops.bench.results import play_missing
 from ops.bench.runs import BENCH, REPOSITORY, call, run

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from dppo_redis.artefacts.config_file import load_toml
 from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.errors import ConfigurationError
-from dppo_redis.protocol.config import load_toml
 from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.store.keys import check_run_name
 from ops.fleet.run_directory import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dppo_redis.protocol.config import load_toml
+from dppo_redis.artefacts.config_file import load_toml
 from ops.bench.scores.command import RECIPES, make_page
 from ops.bench.scores.page import ROWS, build, verdict
 from ops.bench.scores.records import Greedy, Mode, Record, relative, results_in, score, thin

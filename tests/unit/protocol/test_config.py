@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from dppo_redis.artefacts.config_file import load_toml
 from dppo_redis.errors import ConfigurationError, ExitStatus
-from dppo_redis.protocol.config import RunConfig, load_toml
+from dppo_redis.protocol.config import RunConfig
 from tests.factories import make_config
 
 

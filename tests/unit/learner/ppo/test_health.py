@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from learner.ppo.health import Cautions
+from learner.health_log import HealthLog
 from learner.ppo.update import PpoUpdate, UpdateReport
 from tests.factories import CPU, make_batch, make_model, make_ppo, make_spec
 
@@ -25,15 +25,15 @@ def test_steps_that_are_skipped_are_warned_of_once_with_their_share(caplog: pyte
     report = report_of(1e30)
     assert report.gradient_steps == 0
     assert math.isfinite(report.explained_variance)
-    cautions = Cautions()
+    health = HealthLog()
     for _ in range(3):
-        cautions.consider(report)
+        health.consider(report)
     (line,) = caplog.messages
     assert line.startswith(f"{report.skipped_steps} of {report.skipped_steps} gradient steps were skipped")
 
 
 def test_two_warnings_do_not_hide_each_other(caplog: pytest.LogCaptureFixture) -> None:
-    Cautions().consider(replace(report_of(1e30), ratio_error=0.5))
+    HealthLog().consider(replace(report_of(1e30), ratio_error=0.5))
     assert len(caplog.messages) == 2
     assert "by a factor of up to 1.5000" in caplog.messages[1]
 
@@ -41,5 +41,5 @@ def test_two_warnings_do_not_hide_each_other(caplog: pytest.LogCaptureFixture) -
 def test_an_update_as_it_should_be_is_not_talked_about(caplog: pytest.LogCaptureFixture) -> None:
     report = report_of(1.0)
     assert report.skipped_steps == 0
-    Cautions().consider(report)
+    HealthLog().consider(report)
     assert caplog.messages == []

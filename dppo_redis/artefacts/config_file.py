@@ -1,0 +1,40 @@
+"""A run's configuration as a TOML file: read with one line for each mistake, and written as it was used."""
+
+import tomllib
+from pathlib import Path
+
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.protocol.config import RunConfig
+
+
+def load_toml(file: Path) -> RunConfig:
+    """Read a run's configuration from a TOML file.
+
+    Raises:
+        ConfigurationError: unreadable file, bad TOML, an unknown key or a value out of range.
+    """
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file} is not valid TOML: {error}") from error
+    try:
+        return RunConfig.model_validate(values)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{file}: {error}") from error
+
+
+def to_toml(config: RunConfig) -> dict[str, object]:
+    """All knobs as TOML values; what is not set is left out, as TOML has no null."""
+    values: dict[str, object] = config.model_dump(exclude_none=True)
+    sections = {
+        name: {knob: _toml(x) for knob, x in section.items()}
+        for name, section in values.items()
+        if isinstance(section, dict)
+    }
+    return {**{name: _toml(x) for name, x in values.items() if name not in sections}, **sections}
+
+
+def _toml(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
