@@ -15,6 +15,7 @@ from dppo_redis.store.client import TransientError, translated
 from dppo_redis.store.rollout_stream import ensure_group
 from dppo_redis.store.run_store import read_counters
 from learner.leadership.fence import Fence
+from learner.leadership.lease import Lease
 
 _TRIMMED_AT_ONCE = 100
 _log = logging.getLogger("dppo")
@@ -23,10 +24,11 @@ _log = logging.getLogger("dppo")
 class Bookkeeper:
     """Gives every rollout one recorded outcome."""
 
-    def __init__(self, fence: Fence) -> None:
+    def __init__(self, fence: Fence, lease: Lease) -> None:
         self.books = Books(Ledger())
         self.streams_made = 0  # what an older one held after the last audit was never counted
         self._fence = fence
+        self._lease = lease
         self._is_settling = False  # also between two attempts, when the lock is free
         self._doubtful = count()  # entries whose trim was not confirmed
 
@@ -47,7 +49,7 @@ class Bookkeeper:
         if settlements:
             self._is_settling = True
             try:
-                self._fence.insist("settle rollouts", lambda: self._settle(settlements))
+                self._lease.insist("settle rollouts", lambda: self._settle(settlements))
             finally:
                 self._is_settling = False
 

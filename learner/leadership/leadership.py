@@ -13,6 +13,7 @@ from dppo_redis.store.keys import RunKeys
 from learner.leadership.bookkeeper import Bookkeeper
 from learner.leadership.fence import Fence
 from learner.leadership.lease import Lease
+from learner.leadership.published_weights import PublishedWeights
 from learner.leadership.publisher import Publisher
 from learner.leadership.reserved_versions import ReservedVersions
 
@@ -44,7 +45,8 @@ def make_leadership(
 ) -> Leadership:
     """Put them together; nothing is sent yet."""
     reserved = reserved or ReservedVersions()
-    fence = Fence(client, keys, stop, history)
-    publisher = Publisher(fence, description, reserved)
-    lease = Lease(fence, publisher, reserved, owner, stop)
-    return Leadership(fence, lease, publisher, Bookkeeper(fence))
+    fence = Fence(client, keys, history)
+    weights = PublishedWeights(fence, reserved)
+    lease = Lease(fence, weights, reserved, owner, stop)
+    publisher = Publisher(fence, lease, weights, description)
+    return Leadership(fence, lease, publisher, Bookkeeper(fence, lease))

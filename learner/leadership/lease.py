@@ -1,13 +1,14 @@
 """The lease: which learner leads a run, for how long, and as which epoch.
 
 The loop's thread takes it before the keeper runs, confirms it before a checkpoint gets its name, and hands it
-back at the end. The keeper renews it each second; the loop does, too, where a write was refused. A renewal
-holds the fence's lock: a new epoch, the lineage that it begins and the weights under it appear together.
+back at the end. The keeper renews it each second; the loop does, too, where a write was refused (`insist`).
+A renewal holds the fence's lock: a new epoch, its lineage and the weights under it appear together.
 """
 
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 
 from dppo_redis.errors import FencedError, LeaseHeldError, StoppedError
 from dppo_redis.protocol.lineage import Lineage
@@ -16,28 +17,34 @@ from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Patience, TransientError, translated
 from dppo_redis.store.fenced_writes import EpochMissingError, LeaseAnswer
 from learner.leadership.fence import Fence
-from learner.leadership.publisher import Publisher
+from learner.leadership.published_weights import PublishedWeights
 from learner.leadership.reserved_versions import ReservedVersions
 
 LEASE_TTL_S = 5.0
 _POLL_S = 0.2
 _log = logging.getLogger("dppo")
+T = TypeVar("T")
 
 
 class Lease:
     """One learner's claim to lead a run."""
 
     def __init__(
-        self, fence: Fence, publisher: Publisher, reserved: ReservedVersions, owner: str, stop: StopRequest
+        self,
+        fence: Fence,
+        weights: PublishedWeights,
+        reserved: ReservedVersions,
+        owner: str,
+        stop: StopRequest,
     ) -> None:
         self.owner = owner
         self.lineage = Lineage()  # a frozen value, replaced with each epoch: any thread may read it
         self._fence = fence
-        self._publisher = publisher
+        self._weights = weights
         self._reserved = reserved
         self._stop = stop
-        self._patience = Patience(stop)
-        fence.renewed_by(self.renew)
+        self._taking = Patience(stop)
+        self._writing = Patience(stop)
 
     def restore(self, lineage: Lineage) -> None:
         """Go on from a checkpoint; called before `acquire`."""
@@ -50,7 +57,7 @@ class Lease:
             LeaseHeldError: a living learner renews its lease; the message names it.
         """
         epoch = self._take(lambda: max(known_epoch, self._reserved.read().epoch))
-        self._publisher.begin(update)
+        self._weights.begin(update)
         self._adopt(epoch)
 
     def renew(self) -> None:
@@ -63,7 +70,7 @@ class Lease:
             epoch = self._keep(self._fence.epoch)
             if epoch is not None:
                 self._adopt(epoch)
-                self._publisher.republish()
+                self._weights.republish()
 
     def confirm(self) -> None:
         """Ask whether this learner still leads; where Redis does not answer no other can.
@@ -74,16 +81,33 @@ class Lease:
         with suppress(TransientError, EpochMissingError), translated():
             self.renew()
 
+    def insist(self, what: str, action: Callable[[], T]) -> T:
+        """Repeat `action`, each time under the lock, while Redis is away; renews an epoch that was wiped.
+
+        Raises:
+            FencedError: another learner leads.
+        """
+
+        def locked() -> T:
+            with self._fence.lock:
+                return action()
+
+        while True:
+            try:
+                return self._writing.call(what, locked)
+            except FencedError:  # or the epoch was wiped, or is ours: the reply to a renewal was lost
+                self._writing.call("renew the lease", self.renew)
+
     def release(self) -> None:
         """Hand the lease back, if it is still ours, and the versions that were not used."""
-        self._reserved.give_back(self._publisher.version)
+        self._reserved.give_back(self._weights.version)
         self._fence.writes.release(self.owner)
 
     def _take(self, known_epoch: Callable[[], int]) -> int:
         """Wait until it is free or has run out, and take it; returns the new epoch, above the known one."""
         watch, waited_s = HolderWatch(LEASE_TTL_S), 0.0
         while True:
-            answer = self._patience.call("take the lease", lambda: self._ask(0, known_epoch()))
+            answer = self._taking.call("take the lease", lambda: self._ask(0, known_epoch()))
             if answer.outcome == "acquired":
                 return answer.epoch
             if self._stop.requested:
@@ -112,7 +136,7 @@ class Lease:
         return self._fence.writes.acquire(self.owner, int(1000 * LEASE_TTL_S), epoch, floor)
 
     def _adopt(self, epoch: int) -> None:
-        update = self._publisher.update
+        update = self._weights.update
         self._fence.epoch = epoch
         self.lineage = self.lineage.begin(epoch, update)
         _log.info("leading run %s as epoch %d at update %d", self._fence.keys.run, epoch, update)
