@@ -21,6 +21,8 @@ def main() -> int:
     parser.add_argument("--cost", action="store_true", help="compare CPU time instead")
     parser.add_argument("--pairs", type=int, default=10, help="pairs of runs, with --cost")
     options = parser.parse_args()
+    if options.cost and options.pairs < cost.FEWEST_PAIRS:
+        parser.error(f"an interval of 95 % needs at least {cost.FEWEST_PAIRS} pairs")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is cleaned up, too
     began, same, different = time.monotonic(), 0, 0
     with sides(options.old) as both:

@@ -14,6 +14,7 @@ from tests.photographs.configurations import LOCK_STEP
 from tests.photographs.sides import Side, Sides
 
 MOST_MEDIAN, MOST_UPPER = 1.03, 1.06
+FEWEST_PAIRS = 6  # all of 5 values hold their median with 94 % only
 _CARTPOLE = ("CartPole-v1", "--evaluation.interval-s", "86400", "--evaluation.episodes", "1")
 
 
@@ -68,7 +69,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
     """Where the median lies with at least 95 %, by the sign test: no assumption but independent pairs.
 
     Each value is below the median with probability 1/2, so the k-th smallest and largest enclose it unless
-    fewer than k fall on one side: 2 * P(Binomial(n, 1/2) < k) <= 5 %. Of fewer than 6 values it is all.
+    fewer than k fall on one side: 2 * P(Binomial(n, 1/2) < k) <= 5 %.
     """
     ordered, count, tail, k = sorted(values), len(values), 0.0, 0
     while 2 * (tail := tail + math.comb(count, k) / 2**count) <= 0.05:

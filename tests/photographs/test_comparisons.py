@@ -285,7 +285,7 @@ def test_cost_is_divided_by_updates_rollouts_and_starts() -> None:
 
 
 def test_the_interval_of_a_median_leaves_out_as_many_as_the_sign_test_allows() -> None:
-    assert median_interval(range(1, 6)) == (1, 5)  # 5 values hold the median with 94 %, and are all there is
+    assert median_interval(range(1, 7)) == (1, 6)  # 96.9 %
     assert median_interval(range(1, 11)) == (2, 9)  # 97.9 %; (3, 8) would be 89 %
     assert median_interval(range(1, 21)) == (6, 15)
 
