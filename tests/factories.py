@@ -16,7 +16,7 @@ from dppo_redis.config import EnvValue, PpoConfig, RunConfig
 from dppo_redis.environments import _make_plain
 from dppo_redis.networks import Inputs, to_inputs
 from dppo_redis.policy import Actions, ActorCritic, to_actions
-from dppo_redis.rollout import LAYOUTS, Rollout, RolloutHeader, array_layout
+from dppo_redis.rollout import LAYOUTS, Rollout, RolloutHeader, array_forms
 from dppo_redis.spaces import Array, BoolArray, Field, FloatArray, ObservationSpec
 from dppo_redis.spec import EnvironmentSource, JoinSettings, NetworkSpec, RunDescription, Spec
 from dppo_redis.weights import Weights
@@ -180,8 +180,8 @@ def make_rollout(
     rng = np.random.default_rng(seed)
     rows = (spec.rollout_steps, count)
     ended, cut, dummy = (_marked(rows, places) for places in (terminated, truncated, invalid))
-    layout = array_layout(spec, count, int((ended | cut).sum()))
-    found = {name: _random_array(rng, LAYOUTS[name].row, *shape, spec) for name, shape in layout.items()}
+    forms = array_forms(spec, count, int((ended | cut).sum()))
+    found = {name: _random_array(rng, LAYOUTS[name].row, *form, spec) for name, form in forms.items()}
     log_probs = -np.abs(found["log_probs"])
     if policy is not None:
         flat = found["observations"].reshape(-1, *spec.observation.row_shape)
