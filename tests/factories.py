@@ -16,7 +16,7 @@ from dppo_redis.policy.networks import Inputs, to_inputs
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.config import EnvValue, NetworkConfig, PpoConfig, RunConfig
 from dppo_redis.protocol.reports import RunSummary
-from dppo_redis.protocol.rollout import LAYOUTS, Rollout, RolloutHeader, array_layout
+from dppo_redis.protocol.rollout import LAYOUTS, Rollout, RolloutHeader, array_forms
 from dppo_redis.protocol.spec import EnvironmentSource, JoinSettings, RunDescription, Spec
 from dppo_redis.protocol.weights import Weights
 from dppo_redis.spaces.actions import ActionSpec, BoxSpec, DiscreteSpec
@@ -181,8 +181,8 @@ def make_rollout(
     rng = np.random.default_rng(seed)
     rows = (spec.rollout_steps, count)
     ended, cut, dummy = (_marked(rows, places) for places in (terminated, truncated, invalid))
-    layout = array_layout(spec, count, int((ended | cut).sum()))
-    found = {name: _random_array(rng, LAYOUTS[name].row, *shape, spec) for name, shape in layout.items()}
+    forms = array_forms(spec, count, int((ended | cut).sum()))
+    found = {name: _random_array(rng, LAYOUTS[name].row, *form, spec) for name, form in forms.items()}
     log_probs = -np.abs(found["log_probs"])
     if policy is not None:
         flat = found["observations"].reshape(-1, *spec.observation.row_shape)

@@ -7,7 +7,7 @@ batch follow from them. No socket, clock or file. What the flags mean for a retu
 """
 
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,7 @@ from dppo_redis.spaces.observations import Array, BoolArray, FloatArray, all_fin
 MAX_ENVIRONMENTS = 65_536
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """One array of a rollout: the axes it has, and what stands at each place of them."""
 
     axes: Literal["TN", "N", "E"]  # steps, environments, ended rows in row order
@@ -72,35 +71,39 @@ class Rollout:
         return self.terminated | self.truncated
 
 
+Form = tuple[tuple[int, ...], np.dtype[Any]]  # shape and dtype
 LAYOUTS: dict[str, Layout] = {f.name: get_args(f.type)[1] for f in fields(Rollout)}
 ARRAY_NAMES = tuple(LAYOUTS)
 OBSERVATION_NAMES = tuple(n for n, layout in LAYOUTS.items() if layout.row in ("observation", "frames"))
 _FLOATS = tuple(n for n, layout in LAYOUTS.items() if layout.row in ("float32", "float64", "memory"))
+_FLOAT32, _FLOAT64, _INT32, _BOOL = map(np.dtype, ("float32", "float64", "int32", "bool"))
 
 
-def row_layout(spec: Spec) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Shape and dtype of what stands at one place of each array, by name."""
+def array_forms(spec: Spec, n: int, ended: int) -> dict[str, Form]:
+    """Shape and dtype of each array of a rollout of N environments with E ended rows, by name."""
     row, dtype = spec.observation.row_shape, spec.observation.row_dtype
-    kinds = {
+    rows: dict[str, Form] = {
         "observation": (row, dtype),
         "frames": ((spec.frame_stack - 1, *row), dtype),
         "action": (spec.action.row_shape, spec.action.wire_dtype),
-        "memory": ((spec.network.state_size,), np.dtype(np.float32)),
+        "memory": ((spec.network.state_size,), _FLOAT32),
+        "float32": ((), _FLOAT32),
+        "float64": ((), _FLOAT64),
+        "int32": ((), _INT32),
+        "bool": ((), _BOOL),
     }
-    return {n: kinds.get(layout.row) or ((), np.dtype(layout.row)) for n, layout in LAYOUTS.items()}
-
-
-def array_layout(spec: Spec, n: int, ended: int) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Shape and dtype of each array of a rollout of N environments with E ended rows, by name."""
-    lengths = {"TN": (spec.rollout_steps, n), "N": (n,), "E": (ended,)}
-    rows = row_layout(spec)
-    return {name: (lengths[LAYOUTS[name].axes] + row, dtype) for name, (row, dtype) in rows.items()}
+    axes = {"TN": (spec.rollout_steps, n), "N": (n,), "E": (ended,)}
+    found = {}
+    for name, (along, of) in LAYOUTS.items():
+        shape, dtype = rows[of]
+        found[name] = axes[along] + shape, dtype
+    return found
 
 
 def allocate(spec: Spec, n: int) -> Rollout:
     """A rollout of N environments to write into, without an ended row."""
-    layout = array_layout(spec, n, ended=0)
-    return Rollout(**{name: np.empty(shape, dtype) for name, (shape, dtype) in layout.items()})
+    forms = array_forms(spec, n, ended=0)
+    return Rollout(**{name: np.empty(shape, dtype) for name, (shape, dtype) in forms.items()})
 
 
 @dataclass(frozen=True)
@@ -136,9 +139,9 @@ def check_layout(rollout: Rollout, spec: Spec) -> None:
     if t != spec.rollout_steps or not 1 <= n <= MAX_ENVIRONMENTS:
         raise WireError("shape", f"T={t}, N={n}; the spec has T={spec.rollout_steps}")
     for name in ("terminated", "truncated"):  # the number of ended rows is counted from these
-        _check_array(name, getattr(rollout, name), (t, n), np.dtype(np.bool_))
+        _check_array(name, getattr(rollout, name), (t, n), _BOOL)
     ended = int(np.count_nonzero(rollout.ends))
-    for name, (shape, dtype) in array_layout(spec, n, ended).items():
+    for name, (shape, dtype) in array_forms(spec, n, ended).items():
         _check_array(name, getattr(rollout, name), shape, dtype)
 
 

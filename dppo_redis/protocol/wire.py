@@ -18,7 +18,7 @@ import numpy as np
 
 from dppo_redis.errors import WireError
 from dppo_redis.protocol.config import MAX_PAYLOAD_BYTES as MAX_PAYLOAD_BYTES
-from dppo_redis.protocol.rollout import ARRAY_NAMES, Rollout, row_layout
+from dppo_redis.protocol.rollout import ARRAY_NAMES, OBSERVATION_NAMES, Rollout
 from dppo_redis.protocol.spec import WIRE_SCHEMA, Spec
 from dppo_redis.protocol.weights import Weights
 from dppo_redis.spaces.observations import Array, all_finite
@@ -71,8 +71,10 @@ def decode_rollout(payload: bytes, spec: Spec) -> Rollout:
     arrays, _ = _unpack(payload, most_arrays=_MOST_ROLLOUT_ARRAYS)
     if set(arrays) != set(ARRAY_NAMES):
         raise WireError("undecodable", f"a rollout has other arrays than {sorted(arrays)}")
-    rows = row_layout(spec)
-    return Rollout(**{name: _as_rows(arrays[name], dtype) for name, (_, dtype) in rows.items()})
+    for name in OBSERVATION_NAMES:
+        arrays[name] = _as_rows(arrays[name], spec.observation.row_dtype)
+    arrays["actions"] = _as_rows(arrays["actions"], spec.action.wire_dtype)
+    return Rollout(**arrays)
 
 
 def _as_rows(array: Array, dtype: np.dtype[Any]) -> Array:

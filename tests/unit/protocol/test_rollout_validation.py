@@ -8,7 +8,7 @@ import pytest
 
 from dppo_redis.errors import WireError
 from dppo_redis.protocol.config import NetworkConfig
-from dppo_redis.protocol.rollout import ARRAY_NAMES, MAX_ENVIRONMENTS, Rollout, array_layout, validate
+from dppo_redis.protocol.rollout import ARRAY_NAMES, MAX_ENVIRONMENTS, Rollout, array_forms, validate
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.protocol.wire import decode_rollout, encode_rollout
 from tests.factories import box, discrete, make_rollout, make_spec
@@ -55,7 +55,7 @@ def test_a_good_rollout_passes_before_and_after_the_wire(spec: Spec) -> None:
 
 def test_the_table_of_arrays_gives_these_dtypes_and_shapes_in_this_order() -> None:
     """T = 4, N = 5, E = 6; observations of two numbers, three frames, a memory of two."""
-    found = {name: (dtype.name, shape) for name, (shape, dtype) in array_layout(BOX, 5, 6).items()}
+    found = {name: (dtype.name, shape) for name, (shape, dtype) in array_forms(BOX, 5, 6).items()}
     expected = {
         "observations": ("float32", (4, 5, 2)),
         "actions": ("float32", (4, 5, 2)),
@@ -73,7 +73,7 @@ def test_the_table_of_arrays_gives_these_dtypes_and_shapes_in_this_order() -> No
         "episode_lengths": ("int32", (6,)),
     }
     assert list(found.items()) == list(expected.items())
-    assert array_layout(DISCRETE, 5, 6)["actions"] == ((4, 5), np.dtype(np.int64))
+    assert array_forms(DISCRETE, 5, 6)["actions"] == ((4, 5), np.dtype(np.int64))
 
 
 @SPECS
