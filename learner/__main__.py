@@ -144,7 +144,6 @@ def _build(options: LearnerOptions, planned: RunPlan, client: Client, stop: Stop
     patience.call("prepare the stream", leadership.bookkeeper.restore_stream)
     patience.call("take over pending rollouts", consumer.claim_all)
     return Learner(
-        config=config,
         training=Training(
             config, ppo, progress, lock_step, MetricsFiles(options.run_dir, progress.update), checkpoints
         ),

@@ -9,7 +9,6 @@ import time
 from dataclasses import dataclass
 
 from dppo_redis.errors import CheckpointError
-from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.ledger import Outcome, Settlement
 from dppo_redis.protocol.lock_step import LockStep
 from dppo_redis.protocol.report_fields import to_fields
@@ -35,7 +34,6 @@ _log = logging.getLogger("dppo")
 class Learner:
     """Everything the loop uses; built in `__main__.py`."""
 
-    config: RunConfig
     training: Training
     lock_step: LockStep | None  # None: asynchronous
     leadership: Leadership
@@ -120,7 +118,7 @@ class Learner:
         self.waited_s = 0.0
         self._remember(accepted, update)
         env_steps = self.leadership.bookkeeper.env_steps + trained.steps
-        if self.training.progress.update % self.config.publish_every == 0:
+        if self.training.progress.update % self.training.config.publish_every == 0:
             self.publish(env_steps)
         self.leadership.bookkeeper.settle(
             [Settlement(a.entry_id, Outcome.TRAINED, steps=a.header.steps) for a in accepted]

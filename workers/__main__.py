@@ -30,7 +30,7 @@ from dppo_redis.store.run_store import STOP, RunStore
 from dppo_redis.store.weight_store import WeightStore
 from workers.build import build_collector
 from workers.join import check_environment, refuse_living_holder, wait_for_description
-from workers.loop import BEAT_PERIOD_S, Actor, ActorStats
+from workers.loop import BEAT_PERIOD_S, Actor, ActorStats, RunAccess
 from workers.sampling_rule import ByBacklog, InLockStep, Turn
 from workers.watchdog import CallClock, Watchdog
 
@@ -85,10 +85,9 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         stats=ActorStats(slot, boot),
         turn=turn,
         build_collector=partial(build_collector, description, options.envs_per_actor, slot, calls=calls),
-        producer=RolloutProducer(client, keys, stop, history),
-        weights=WeightStore(client, keys),
-        registry=registry,
-        store=store,
+        access=RunAccess(
+            RolloutProducer(client, keys, stop, history), WeightStore(client, keys), registry, store
+        ),
         patience=patience,
         stop=stop,
         history=history,

@@ -69,6 +69,7 @@ class ActorStats:
     steps: int = 0
     waited_s: float = 0.0  # for room, with nothing else to do
     last_error: str = ""
+    rollout_s: float = 0.0  # what the last rollout took
 
     def report(self, policy: ActingPolicy | None, producer: RolloutProducer, refused: int) -> ActorReport:
         """The same for the registry, with what the actor's parts know."""
@@ -89,6 +90,16 @@ class ActorStats:
         )
 
 
+@dataclass(frozen=True)
+class RunAccess:
+    """What an actor reads and writes of its run."""
+
+    producer: RolloutProducer
+    weights: WeightStore
+    registry: Registry
+    store: RunStore
+
+
 @dataclass
 class Actor:
     """Everything the loop uses; built in `__main__.py`."""
@@ -98,17 +109,13 @@ class Actor:
     stats: ActorStats
     turn: Turn
     build_collector: Callable[[int, int], Collector]  # of (boot, builds), which name its seeds
-    producer: RolloutProducer
-    weights: WeightStore
-    registry: Registry
-    store: RunStore
+    access: RunAccess
     patience: Patience
     stop: StopRequest
     seq: int = 0
     collector: Collector | None = None
     policy: ActingPolicy | None = None
     trouble: Trouble = field(default_factory=Trouble)
-    rollout_s: float = 0.0  # what the last one took
     next_beat: float = 0.0
     rarely: Rarely = field(default_factory=Rarely)
     history: History = NO_HISTORY
@@ -139,14 +146,14 @@ class Actor:
     def _take_up(self, policy: ActingPolicy) -> bool:
         """Send again what its weights' learner misses; whether a rollout is due."""
         for header, payload in self.turn.take_up(policy.weights):
-            self.producer.push(header, payload)
+            self.access.producer.push(header, payload)
         return self.turn.is_due()
 
     def _collect(self, policy: ActingPolicy) -> Rollout:
         collector = self._ready_collector()
         began = time.monotonic()
         rollout = collector.collect(policy, self.stop)
-        self.rollout_s = time.monotonic() - began
+        self.stats.rollout_s = time.monotonic() - began
         return rollout
 
     def _ready_collector(self) -> Collector:
@@ -162,7 +169,7 @@ class Actor:
             self.collector = None
 
     def _look(self) -> Situation:
-        return self.patience.call("reach Redis", self.producer.look)
+        return self.patience.call("reach Redis", self.access.producer.look)
 
     def _wait_for_turn(self, situation: Situation, policy: ActingPolicy | None) -> Situation:
         """Look again, with growing random pauses, until a rollout may start."""
@@ -174,7 +181,7 @@ class Actor:
                 break
             started = time.monotonic()
             self.stop.sleep(random.uniform(0.5, 1.5) * pause_s)
-            pause_s = min(1.5 * pause_s, longest_pause(self.rollout_s, started - began))
+            pause_s = min(1.5 * pause_s, longest_pause(self.stats.rollout_s, started - began))
             situation = self._look()
             self.stats.waited_s += time.monotonic() - started
         return situation
@@ -184,12 +191,12 @@ class Actor:
         if situation.weights is None or (policy and situation.weights == policy.weights.id):
             return policy
         try:
-            weights = self.patience.call("fetch weights", self.weights.fetch)
+            weights = self.patience.call("fetch weights", self.access.weights.fetch)
             if weights is None:
                 return policy
             taken = ActingPolicy(weights, self.description.spec)
         except WireError as error:
-            check_run(error, self.description, self.store, self.patience)
+            check_run(error, self.description, self.access.store, self.patience)
             custom = self.description.spec.network.custom
             if policy is None and custom and error.reason == "shape":
                 # The spec names the class and not what is in it.
@@ -229,7 +236,7 @@ class Actor:
             crc=checksum(payload),
             spec=self.description.digest,
         )
-        situation = self.producer.push(header, payload)
+        situation = self.access.producer.push(header, payload)
         self.turn.sent(header, payload)
         self.stats.pushes += 1
         self.stats.last_push = time.time()
@@ -238,18 +245,20 @@ class Actor:
 
     def _beat(self) -> None:
         if time.monotonic() >= self.next_beat:
-            self.patience.call("register", lambda: self.beat(self.registry))
+            self.patience.call("register", lambda: self.beat(self.access.registry))
 
     def beat(self, registry: Registry) -> None:
         """Say that this actor lives, and what it is doing."""
         self.next_beat = time.monotonic() + BEAT_PERIOD_S
-        registry.beat(self.stats.slot, self.stats.report(self.policy, self.producer, self.trouble.refused))
+        registry.beat(
+            self.stats.slot, self.stats.report(self.policy, self.access.producer, self.trouble.refused)
+        )
 
     def _recover(self, error: EnvironmentBrokenError) -> None:
         """Close broken environments and pause; new ones are built, until it has failed too often."""
         self.trouble.broke(error)
         self.stats.last_error = str(error)
         service = f"actor {self.stats.slot}"
-        self.patience.call("report the error", lambda: self.store.append_error(service, str(error)))
+        self.patience.call("report the error", lambda: self.access.store.append_error(service, str(error)))
         self._close_collector()
         self.stop.sleep(self.trouble.pause_s(error))

@@ -19,7 +19,7 @@ from tests.conftest import opened, wait_until
 from tests.factories import TERMINATING, make_collector, make_description, make_environments
 from tests.integration.learner_side import SPEC, in_background
 from workers.collect import Collector
-from workers.loop import Actor, ActorStats
+from workers.loop import Actor, ActorStats, RunAccess
 from workers.sampling_rule import ByBacklog, InLockStep
 
 SLOT = 3
@@ -53,10 +53,12 @@ def make_actor(
         stats=ActorStats(slot, boot=1),
         turn=InLockStep(plan) if plan else ByBacklog(boot=1),
         build_collector=build,
-        producer=RolloutProducer(client, keys, stop),
-        weights=WeightStore(client, keys),
-        registry=Registry(client, keys),
-        store=RunStore(client, keys),
+        access=RunAccess(
+            RolloutProducer(client, keys, stop),
+            WeightStore(client, keys),
+            Registry(client, keys),
+            RunStore(client, keys),
+        ),
         patience=Patience(stop),
         stop=stop,
     )

@@ -119,7 +119,7 @@ class TestPacing:
         with running_actor(redis_server.url, keys) as running:
             running.wait_for_pushes(1)
             with memory_limit(client):
-                producer = running.actor.producer
+                producer = running.actor.access.producer
                 wait_until(lambda: running.alive and producer.refused_full > 2, 10, "the server refuses")
                 before = backlog(client, keys)
                 wait_until(lambda: running.alive and producer.refused_full > 4, 10, "it tries again")
@@ -135,7 +135,7 @@ class TestPacing:
         with running_actor(redis_server.url, keys) as running:
             running.wait_for_pushes(1)
             with memory_limit(client):
-                running.actor.registry.beat(SLOT, ActorReport(pushes=1))
+                running.actor.access.registry.beat(SLOT, ActorReport(pushes=1))
                 assert report(client, keys)["host"]
                 assert integer(client.pttl(keys.actor(SLOT))) > 5000
 
