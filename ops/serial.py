@@ -1,7 +1,7 @@
 """PPO in one process, without Redis: collect, train, evaluate, save.
 
 What every distributed run is compared with, and what a newcomer debugs with: the same collectors,
-update and files. The command is `serial_command.py`.
+update and files. The command is `commands/serial.py`.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Policy and value, in torch: the learner trains them, actors play the same policy (`acting.py`)."""
+"""Policy and value, in torch: the learner trains them, actors play the same policy (`numpy_policy.py`)."""
 
 import itertools
 import math
