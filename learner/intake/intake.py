@@ -82,8 +82,8 @@ class Intake:
         self._history = history
         self._max_staleness = max_staleness
         self._entry_bytes = 1.0
-        self._gathered: list[Accepted] = []
-        self._in_hand: set[bytes] = set()
+        # What was accepted and is not settled, in order of arrival; None once its batch is handed over.
+        self._in_hand: dict[bytes, Accepted | None] = {}
         self._alarm = AllDropped()
         self._drops = DropsByActor()
         self.marks = Marks()
@@ -118,7 +118,8 @@ class Intake:
 
     def _hand_over(self) -> list[Accepted]:
         """The full batch in its order; what a dead actor left beside it is refused."""
-        gathered, self._gathered = self._gathered, []
+        gathered = self._gathered
+        self._in_hand = dict.fromkeys(self._in_hand)
         order = self._rule.order([accepted.header for accepted in gathered])
         surplus = [accepted for i, accepted in enumerate(gathered) if i not in order]
         self._settle([_refused(accepted.entry_id, "surplus", accepted.header) for accepted in surplus])
@@ -162,7 +163,12 @@ class Intake:
 
     def settled(self, batch: Sequence[Accepted]) -> None:
         """The batch is settled; its entries will not be delivered again."""
-        self._in_hand.difference_update(accepted.entry_id for accepted in batch)
+        for accepted in batch:
+            self._in_hand.pop(accepted.entry_id, None)
+
+    @property
+    def _gathered(self) -> list[Accepted]:
+        return [accepted for accepted in self._in_hand.values() if accepted is not None]
 
     def _headers(self) -> list[RolloutHeader]:
         return [accepted.header for accepted in self._gathered]
@@ -228,8 +234,7 @@ class Intake:
         if rollout.steps != header.steps or header.steps == 0:
             raise WireError("header", f"{header.steps} steps claimed, {rollout.steps} valid rows")
         self.marks.take(header)
-        self._in_hand.add(entry.id)
-        self._gathered.append(Accepted(entry.id, header, rollout))
+        self._in_hand[entry.id] = Accepted(entry.id, header, rollout)
 
 
 def _refused(entry_id: bytes, reason: str, header: RolloutHeader) -> Settlement:
