@@ -21,15 +21,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from dppo_redis.entry import Entry
-from dppo_redis.keys import GROUP, RunKeys
-from dppo_redis.ledger import Outcome, Settlement
-from dppo_redis.lock_step import LockStep
-from dppo_redis.redis_client import Client
-from dppo_redis.rollout_stream import RolloutConsumer
-from dppo_redis.shutdown import StopRequest
-from learner.batch_rule import BatchRule, ElasticBatch, LockStepBatch
-from learner.intake import Accepted, Intake, Marks
+from dppo_redis.protocol.ledger import Outcome, Settlement
+from dppo_redis.protocol.lock_step import LockStep
+from dppo_redis.protocol.sequence_numbers import Marks
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import Client
+from dppo_redis.store.entry import Entry
+from dppo_redis.store.keys import GROUP, RunKeys
+from dppo_redis.store.rollout_stream import RolloutConsumer
+from learner.intake.batch_rule import BatchRule, ElasticBatch, LockStepBatch
+from learner.intake.intake import Accepted, Intake
 from tests.integration.learner_side import SPEC, STEPS, add, lead, make_entry
 from tests.integration.looking import imbalance, ledger_of, pending
 
@@ -276,7 +277,7 @@ def test_every_entry_lives_by_the_table_and_every_rollout_is_trained_at_most_onc
     monkeypatch: pytest.MonkeyPatch,
     make_rule: Callable[[], BatchRule],
 ) -> None:
-    monkeypatch.setattr("learner.intake.BLOCK_MS", 1)
+    monkeypatch.setattr("learner.intake.intake.BLOCK_MS", 1)
     runs = itertools.count()
     run_state_machine_as_test(
         cast(Any, lambda: Lives(client, RunKeys(f"{keys.run}-{next(runs)}"), stop, make_rule)),
