@@ -120,7 +120,7 @@ class Lives(RuleBasedStateMachine):
         super().__init__()
         self.client, self.keys = client, keys
         self.make_rule = make_rule
-        self.authority = lead(client, keys, stop)
+        self.leadership = lead(client, keys, stop)
         self.states: dict[bytes, State] = {}
         self.sent: dict[bytes, dict[str, Any]] = {}
         self.outcomes: dict[bytes, str] = {}
@@ -138,7 +138,7 @@ class Lives(RuleBasedStateMachine):
         return {"actor": slot, "boot": f"{next(self.boots):016x}", "seq": 0}
 
     def begin_process(self, marks: Marks) -> None:
-        self.consumer = RolloutConsumer(self.client, self.keys, self.authority.restore_stream)
+        self.consumer = RolloutConsumer(self.client, self.keys, self.leadership.bookkeeper.restore_stream)
         self.intake = Intake(Watched(self), SPEC, self.settle, lambda *_: None, self.make_rule(), 4)
         self.intake.marks = marks
         self.consumer.claim_all()
@@ -149,7 +149,7 @@ class Lives(RuleBasedStateMachine):
                 self.happens(settlement.entry_id, H.DROPPED)
             self.happens(settlement.entry_id, H.SETTLED)
             self.outcomes[settlement.entry_id] = settlement.reason or settlement.outcome.value
-        self.authority.settle(settlements)
+        self.leadership.bookkeeper.settle(settlements)
 
     def add(self, header: dict[str, Any]) -> None:
         (entry_id,) = add(self.client, self.keys, make_entry(**header))
@@ -175,7 +175,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule()
     def the_learner_polls(self) -> None:
-        batch = self.intake.poll(UPDATE, lambda: self.authority.lineage)
+        batch = self.intake.poll(UPDATE, lambda: self.leadership.lease.lineage)
         self.has_lost_a_reply = False
         for accepted in batch or []:
             self.happens(accepted.entry_id, H.HANDED_OVER)
