@@ -19,13 +19,14 @@ from dppo_redis.pacing import derive
 from dppo_redis.run_files import describe
 from dppo_redis.run_store import Control, Evaluation
 from dppo_redis.spec import source_of
+from ops.broker import find_server
 from ops.status import RunStatus
 from ops.view import derived_table, make_console, plain_line, render, summary_table
 from tests.conftest import RedisServer, wait_until
 from tests.factories import GOLDEN
 from tests.golden_values import golden_payloads
 
-__all__ = ["GOLDEN", "RedisServer", "golden_payloads", "wait_until"]
+__all__ = ["GOLDEN", "RedisServer", "find_server", "golden_payloads", "wait_until"]
 WIDTH = 100
 
 
