@@ -19,13 +19,14 @@ from dppo_redis.protocol.ledger import Ledger
 from dppo_redis.protocol.report_fields import from_json, from_whole_fields
 from dppo_redis.protocol.reports import Control, Evaluation, RunStatus, RunSummary
 from dppo_redis.protocol.run_plan import plan
+from ops.fleet.broker import find_server
 from ops.screens.tables import derived_table, make_console, summary_table
 from ops.screens.view import plain_line, render
 from tests.conftest import RedisServer, wait_until
 from tests.factories import GOLDEN
 from tests.golden_values import golden_payloads
 
-__all__ = ["GOLDEN", "RedisServer", "golden_payloads", "wait_until"]
+__all__ = ["GOLDEN", "RedisServer", "find_server", "golden_payloads", "wait_until"]
 WIDTH = 100
 
 

@@ -5,10 +5,12 @@ of endings. Each act gets a process, streams and a working directory of its own,
 """
 
 import contextlib
+import gc
 import io
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,8 +23,9 @@ COMMANDS = (
     *("train", "serial", "evaluate", "enjoy", "export", "plot", "bench", "status", "acl", "quarantine"),
     *("actor", "learner", "evaluator"),
 )
-_AT_ONCE = 2
-_LONGEST_S = 240
+_AT_ONCE = 4  # several only wait
+_LONGEST_S = 480
+_LONGEST_ACT_S = 60  # what takes longer is ended by SIGALRM
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,8 @@ class Act:
     @property
     def title(self) -> str:
         """As a shell shows it."""
-        return " ".join([*(f"{k}={v}" for k, v in self.environment.items()), "dppo-redis", *self.arguments])
+        words = [f"{name}={value}" for name, value in self.environment.items()]
+        return " ".join([*words, "dppo-redis", *self.arguments])
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,7 @@ def _start(act: Act, streams: Sequence[Path]) -> int:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.environ.update(act.environment)
         os.chdir(act.cwd)
+        signal.alarm(_LONGEST_ACT_S)
         status = _command(act.arguments)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -109,6 +114,7 @@ def main() -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         for name in COMMANDS:
             _command([name, "--help"])
+    gc.freeze()  # children copy less of it
     with tempfile.TemporaryDirectory() as place:
         streams = [
             [Path(place, f"{number}.{name}") for name in ("out", "err")] for number in range(len(acts))
