@@ -125,11 +125,9 @@ MAX_PAYLOAD_BYTES = 128 * 2**20  # of a rollout or a publication; a comfortable 
 
 
 class NetworkConfig(Section):
-    """Separate policy and value networks of one shape; with images or a memory they share a trunk.
+    """Separate policy and value networks of one shape; with images or a memory they share a trunk."""
 
-    The spec of a run holds these values as they are, under these names.
-    """
-
+    # The spec of a run holds these values as they are, under these names.
     path: ClassVar[str] = "network."
 
     hidden: tuple[int, ...] = Field((64, 64), min_length=1, max_length=8)
