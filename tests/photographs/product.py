@@ -2,7 +2,6 @@
 
 import importlib.resources
 import io
-import json
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -16,8 +15,15 @@ from dppo_redis.artefacts.exports import load_export
 from dppo_redis.environments.inspect import describe, spaces_of
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.ledger import Ledger
-from dppo_redis.protocol.report_fields import from_json, from_whole_fields
-from dppo_redis.protocol.reports import Control, Evaluation, RunStatus, RunSummary
+from dppo_redis.protocol.report_fields import from_whole_fields
+from dppo_redis.protocol.reports import (
+    BooksSummary,
+    Control,
+    Evaluation,
+    RunStatus,
+    RunSummary,
+    StalenessSummary,
+)
 from dppo_redis.protocol.run_plan import plan
 from ops.fleet.broker import find_server
 from ops.screens.tables import derived_table, make_console, summary_table
@@ -58,7 +64,13 @@ def start_table(settings: Mapping[str, Any], *, serial: bool) -> str:
 
 def summary_screen(summary: Mapping[str, Any]) -> str:
     """What `train` or `serial` shows in the end."""
-    return _printed(summary_table(from_json(RunSummary, json.dumps(summary))))
+    values = dict(summary)
+    if "staleness" in values:
+        values |= {
+            "staleness": StalenessSummary(**values["staleness"]),
+            "ledger": BooksSummary(**values["ledger"]),
+        }
+    return _printed(summary_table(RunSummary(**values)))
 
 
 def run_screens(fields: Mapping[str, str], **other: Any) -> tuple[str, str]:

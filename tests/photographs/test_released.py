@@ -160,7 +160,7 @@ def test_the_files_and_screens_of_a_serial_run(played: Played) -> None:
     photograph("serial_run.txt", "\n\n".join(f"{name}:\n{text}" for name, text in said.items()))
 
 
-@pytest.mark.parametrize("name", ["serial", "fleet"])  # test_live_run.py has the lock-step run
+@pytest.mark.parametrize("name", RUNS)
 def test_a_released_run_is_resumed(name: str, tmp_path: Path) -> None:
     run = tmp_path / name
     shutil.copytree(RELEASED / name, run)
@@ -182,7 +182,8 @@ def test_a_released_run_is_resumed(name: str, tmp_path: Path) -> None:
 
 def _resume(directory: Path, name: str) -> dict[str, Any]:
     """Ten more updates; the summary."""
-    arguments = ("train", "--resume", "--run-dir", name, "--actors", "1", "--env-steps", "1920", "--json")
+    fleet = () if name == "lock_step" else ("--actors", "1")  # in lock-step mode it is fixed
+    arguments = ("train", "--resume", "--run-dir", name, *fleet, "--env-steps", "1920", "--json")
     command = subprocess.run(
         [sys.executable, "-m", "ops", *arguments],
         cwd=directory,
