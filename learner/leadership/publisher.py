@@ -8,6 +8,8 @@ lock, so that the keeper puts back what the loop published last, under the next 
 import logging
 from collections.abc import Mapping
 
+from dppo_redis.protocol.report_fields import to_fields
+from dppo_redis.protocol.reports import Control
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.protocol.weights import Weights
 from dppo_redis.spaces.observations import FloatArray
@@ -67,8 +69,7 @@ class Publisher:
 
     def end_run(self, reason: str, target_step: int | None) -> None:
         """Ask the whole fleet to stop; works on a full server, too."""
-        step = "" if target_step is None else target_step
-        fields = {"state": STOP, "reason": reason, "target_step": step}
+        fields = to_fields(Control(STOP, reason, target_step))
         self._lease.insist("end the run", lambda: self._write_control(fields))
 
     # From the keeper's thread
@@ -104,5 +105,5 @@ class Publisher:
             self._fence.writes.write_fields(self._fence.epoch, self._fence.keys.boots, fallen)
         self.boots = merged
 
-    def _write_control(self, fields: Mapping[str, str | int]) -> None:
+    def _write_control(self, fields: Mapping[str, str | int | float]) -> None:
         self._fence.writes.write_fields(self._fence.epoch, self._fence.keys.control, fields)
