@@ -22,6 +22,7 @@ from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client, connect
 from dppo_redis.store.keys import RunKeys
 from ops.fleet.broker import embedded, find_server
+from tests.patience import PATIENCE
 
 SERVERS = {Path(binary).name: binary for binary in (find_server(), str(get_binary_path()))}
 _START_S = 10.0
@@ -29,8 +30,11 @@ _POLL_S = 0.01
 
 
 def wait_until(condition: Callable[[], bool], deadline_s: float, what: str) -> None:
-    """Return once `condition` holds; fail the test, saying what was waited for, after `deadline_s`."""
-    deadline = time.monotonic() + deadline_s
+    """Return once `condition` holds; fail the test, saying what was waited for, after `deadline_s`.
+
+    On a slow machine the deadline is later: see `patience.py`.
+    """
+    deadline = time.monotonic() + PATIENCE * deadline_s
     while not condition():
         if time.monotonic() > deadline:
             pytest.fail(f"waited {deadline_s:g} s in vain until {what}")

@@ -27,6 +27,7 @@ from dppo_redis.protocol.ledger import Outcome
 from dppo_redis.store.keys import RunKeys
 from ops.fleet.broker import find_server
 from tests.conftest import RedisServer, wait_until
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 _MARK = "DPPO_TEST_MARK"
@@ -127,7 +128,7 @@ class Command:
     def wait(self, deadline_s: float) -> int:
         """Its exit status."""
         try:
-            return self.process.wait(deadline_s)
+            return self.process.wait(PATIENCE * deadline_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running after {deadline_s:.0f} s: {self.err}") from None
 

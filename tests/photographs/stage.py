@@ -25,7 +25,7 @@ COMMANDS = (
 )
 _AT_ONCE = 4  # several only wait
 _LONGEST_S = 480
-_LONGEST_ACT_S = 60  # what takes longer is ended by SIGALRM
+_LONGEST_ACT_S = 180  # what takes longer is ended by SIGALRM
 
 
 @dataclass(frozen=True)
