@@ -191,7 +191,7 @@ SUPERVISORD = ("-m", "ops.fleet.supervised")
 
 def assert_nothing_left(command: Command, deadline_s: float = 0.0) -> None:
     """No process and no temporary file of this command is there any more."""
-    deadline = time.monotonic() + deadline_s
+    deadline = time.monotonic() + PATIENCE * deadline_s
     while (left := command.survivors()) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left == []
