@@ -37,7 +37,7 @@ def wait_until(condition: Callable[[], bool], deadline_s: float, what: str) -> N
     deadline = time.monotonic() + PATIENCE * deadline_s
     while not condition():
         if time.monotonic() > deadline:
-            pytest.fail(f"waited {deadline_s:g} s in vain until {what}")
+            pytest.fail(f"waited {PATIENCE * deadline_s:g} s in vain until {what}")
         time.sleep(_POLL_S)
 
 

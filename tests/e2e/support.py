@@ -130,7 +130,7 @@ class Command:
         try:
             return self.process.wait(PATIENCE * deadline_s)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"still running after {deadline_s:.0f} s: {self.err}") from None
+            raise AssertionError(f"still running after {PATIENCE * deadline_s:.0f} s: {self.err}") from None
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
