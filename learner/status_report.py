@@ -10,6 +10,7 @@ def status_of(training: Training, alarm: str, dropped_by_actor: str) -> LearnerS
     return LearnerStatus(
         state=_state(training),
         alarm=alarm,
+        warnings=training.warnings.texts,
         dropped_by_actor=dropped_by_actor,
         update=progress.update,
         trained_steps=progress.trained_steps,

@@ -13,6 +13,7 @@ from dppo_redis.protocol.config import CheckpointConfig, RunConfig
 from dppo_redis.protocol.lock_step import LockStep
 from dppo_redis.protocol.reports import Evaluation, UpdateRecord
 from dppo_redis.protocol.rollout import Rollout
+from dppo_redis.protocol.run_warnings import RunWarnings
 from learner.checkpoint import Checkpoints, Snapshot, is_milestone
 from learner.clock import TrainingClock
 from learner.goal import Finished, Goal, judge_goal
@@ -106,6 +107,7 @@ class Training:
         self.evaluation: Evaluation | None = None  # the newest, from whoever plays them
         self.finished: Finished | None = None
         self.wait_share = 0.0  # of late
+        self.warnings = RunWarnings()
         self._health = HealthLog()
 
     def train(self, rollouts: Sequence[Rollout], staleness: Sequence[int], waited_s: float) -> Trained:

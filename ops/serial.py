@@ -172,6 +172,7 @@ class Serial:
             target_step=finished.target_step if finished else None,
             train_return_mean=progress.return_mean,
             refused=self.sampling.trouble.refused,
+            warnings=training.warnings.texts,
             run_dir=str(self.run_dir),
         )
 

@@ -30,6 +30,7 @@ from workers.sampling_rule import Turn
 BEAT_PERIOD_S = 1.0
 _FIRST_PAUSE_S = 0.004
 _LONGEST_PAUSE_S = 0.05
+_JITTER = random.Random()  # the global state is the user's: seeded alike, actors would keep step
 _log = logging.getLogger("dppo")
 
 
@@ -180,7 +181,7 @@ class Actor:
             if self.turn.may_start(situation) and situation.state != PAUSE and not no_weights:
                 break
             started = time.monotonic()
-            self.stop.sleep(random.uniform(0.5, 1.5) * pause_s)
+            self.stop.sleep(_JITTER.uniform(0.5, 1.5) * pause_s)
             pause_s = min(1.5 * pause_s, longest_pause(self.stats.rollout_s, started - began))
             situation = self._look()
             self.stats.waited_s += time.monotonic() - started

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType
-from typing import Any, TypeVar, cast, get_args, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 Fields = dict[str, str | int | float]  # as Redis and a csv file take them
 R = TypeVar("R")
@@ -27,8 +27,8 @@ class Column:
     """A field of a report as its annotation has it."""
 
     name: str
-    kind: type[Any]  # str, int, float or another report
-    nothing: Any  # stands for what is missing: None where the field may be that, else 0 or empty text
+    kind: type[Any]  # str, int, float, tuple (of texts) or another report
+    nothing: Any  # stands for what is missing: None where the field may be that, else 0 or empty
     told: Told
 
 
@@ -48,7 +48,7 @@ def _columns(report: Any) -> tuple[Column, ...]:
 
 
 def _column(name: str, hint: Any, told: Told) -> Column:
-    kinds = get_args(hint) or (hint,)
+    kinds = (tuple,) if get_origin(hint) is tuple else get_args(hint) or (hint,)
     kind = kinds[0]
     return Column(name, kind, None if NoneType in kinds or is_dataclass(kind) else kind(), told)
 
@@ -61,12 +61,25 @@ def names(report: type[Any]) -> list[str]:
 def to_fields(*reports: Any) -> Fields:
     """The fields of flat reports, one after another, as Redis and a csv file take them."""
     written = (pair for report in reports for pair in _written(report))
-    return {name: "" if value is None else value for name, value in written}
+    return {name: _as_text(value) for name, value in written}
+
+
+def _as_text(value: Any) -> str | int | float:
+    """Texts become one JSON list, None becomes empty text."""
+    if isinstance(value, tuple):
+        return json.dumps(value)
+    return "" if value is None else cast(str | int | float, value)
 
 
 def to_json(report: Any) -> dict[str, Any]:
     """The same as one JSON object, with an object for each report inside."""
-    return {name: to_json(value) if is_dataclass(value) else value for name, value in _written(report)}
+    return {name: _as_json(value) for name, value in _written(report)}
+
+
+def _as_json(value: Any) -> Any:
+    if is_dataclass(value):
+        return to_json(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def curves(report: Any) -> Iterator[tuple[str, float]]:
@@ -117,9 +130,20 @@ def from_json(report: type[R], text: str) -> R:
 def _read(column: Column, text: str | None, finite: bool) -> Any:
     if text is None or column.kind is str:
         return column.nothing if text is None else text
+    if column.kind is tuple:
+        return _read_texts(text)
     try:
         value = float(text)
     except ValueError:
         return column.nothing
     is_number = math.isfinite(value) or (column.kind is float and not finite)
     return column.kind(value) if is_number else column.nothing
+
+
+def _read_texts(text: str) -> tuple[str, ...]:
+    """Inverse of a JSON list of texts; what is none of these is left out."""
+    try:
+        values = json.loads(text)
+    except ValueError:
+        return ()
+    return tuple(value for value in values if isinstance(value, str)) if isinstance(values, list) else ()

@@ -20,6 +20,7 @@ class LearnerStatus:
 
     state: str  # waiting (for the first rollout), training, paused or finished
     alarm: str  # what an operator must know at once; empty while rollouts are trained on
+    warnings: tuple[str, ...]  # what went wrong in this run and did not end it, one text for each kind
     dropped_by_actor: str  # whose rollouts were dropped most often, and why, since this learner started
     update: int  # updates made, over all learners of the run
     trained_steps: Annotated[int, Told("steps")]  # trained on, over all learners of the run
@@ -211,6 +212,7 @@ class RunSummary:
     actors: Annotated[int | None, Told(left_out=True)] = None  # that ever joined a fleet
     actor_wait_share: Annotated[float | None, Told("share", digits=4, left_out=True)] = None  # of a fleet
     refused: Annotated[int | None, Told(left_out=True)] = None  # rollouts that a serial run did not train on
+    warnings: tuple[str, ...] = ()  # what went wrong and did not end the run, one text for each kind
     run_dir: str  # where its files are
 
 

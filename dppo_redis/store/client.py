@@ -51,6 +51,7 @@ _FATAL_REPLIES = ("NOAUTH", "WRONGPASS", "NOPERM", "DENIED", "CROSSSLOT", "MOVED
 
 Client = redis.Redis
 T = TypeVar("T")
+_JITTER = random.Random()  # the global state is the user's: seeded alike, actors would keep step
 _log = logging.getLogger("dppo")
 
 
@@ -262,5 +263,5 @@ def backoff() -> Iterator[float]:
     """Growing pauses in seconds, each drawn at random so that a fleet does not return at once."""
     longest = 0.05
     while True:
-        yield random.uniform(longest / 2, longest)
+        yield _JITTER.uniform(longest / 2, longest)
         longest = min(2 * longest, _LONGEST_PAUSE_S)

@@ -90,6 +90,7 @@ def _summary_rows(summary: RunSummary) -> list[tuple[str, str]]:
         )
         settled = f"{books.entries_added:,} rollouts = {books.trained:,} trained + {drops}"
         rows.append(("books", f"{settled} + {books.backlog} left (imbalance {books.imbalance})"))
+    rows += [("warning", text) for text in summary.warnings]
     rows.append(("artefacts", summary.run_dir))
     return rows
 
