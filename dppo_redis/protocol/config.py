@@ -202,6 +202,8 @@ class RunConfig(Section):
     """Never choose an action that the environment's info["action_mask"] forbids, where it has one"""
     env_timeout_s: float = Field(600.0, gt=0, le=86_400)
     """Longest time of one reset or step; a process whose environments take longer is started anew"""
+    env_retry_s: float = Field(30.0, ge=0, le=86_400)
+    """How long building an environment that raises is tried again, with growing pauses"""
     vectorization: Literal["auto", "sync", "async"] = "auto"
     """How an actor steps its environments: auto takes the native vector version when there is one"""
     actors: int = Field(2, ge=1, le=4096)

@@ -123,6 +123,7 @@ class JoinSettings:
     evaluation_max_share: float
     env_timeout_s: float
     lock_step: LockStep | None = None
+    env_retry_s: float = 30.0  # older learners do not say
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> "JoinSettings":
@@ -203,4 +204,5 @@ def join_settings(config: RunConfig, rollout_steps: int) -> JoinSettings:
         evaluation_max_share=config.evaluation.max_share,
         env_timeout_s=config.env_timeout_s,
         lock_step=lock_step_of(config, rollout_steps),
+        env_retry_s=config.env_retry_s,
     )

@@ -258,5 +258,15 @@ def test_a_learner_describes_what_its_configuration_says() -> None:
     assert description.join == JoinSettings(9, 3, "async", 5, 2.0, 0.1, 600.0)
 
 
+def test_how_long_building_is_tried_again_is_said_to_actors_and_30_s_where_a_learner_does_not_say() -> None:
+    config = make_config(env_id="Lander-v0", env_retry_s=5)
+    spaces = EnvironmentSpaces(ObservationSpec.vector(4, "float64"), discrete(2))
+    description = describe_run(config, spaces, rollout_steps=64)
+    assert RunDescription.from_text(description.to_text()).join.env_retry_s == 5
+    values = json.loads(description.to_text())
+    del values["join"]["env_retry_s"]
+    assert RunDescription.from_text(json.dumps(values)).join.env_retry_s == 30
+
+
 def test_what_actors_may_differ_in_leaves_the_digest_alone() -> None:
     assert make_description(SPEC, seed=1).digest == make_description(SPEC, seed=2).digest
