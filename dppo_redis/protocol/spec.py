@@ -108,6 +108,10 @@ class Spec:
         return self.differences(replace(other, **{name: getattr(self, name) for name in free}))
 
 
+def _without(values: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != name}
+
+
 _PARTS = ("environment", "observation", "action", "network")
 
 
@@ -123,11 +127,16 @@ class JoinSettings:
     evaluation_max_share: float
     env_timeout_s: float
     lock_step: LockStep | None = None
-    env_retry_s: float = 30.0  # older learners do not say
+    env_retry_s: float = 30.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Names and values. Older releases do not know env_retry_s: it is left out where it is as usual."""
+        values = asdict(self)
+        return values if self.env_retry_s != JoinSettings.env_retry_s else _without(values, "env_retry_s")
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> "JoinSettings":
-        """Inverse of `asdict`."""
+        """Inverse of `to_json`."""
         lock_step = values["lock_step"]
         return JoinSettings(**{**values, "lock_step": LockStep(**lock_step) if lock_step else None})
 
@@ -145,7 +154,7 @@ class RunDescription:
 
     def to_text(self) -> str:
         """The JSON text that the spec key holds."""
-        values = {"digest": self.digest, "spec": self.spec.to_json(), "join": asdict(self.join)}
+        values = {"digest": self.digest, "spec": self.spec.to_json(), "join": self.join.to_json()}
         return json.dumps(values, sort_keys=True, allow_nan=False)
 
     @staticmethod
