@@ -62,6 +62,10 @@ class EnvironmentBrokenError(DppoError):
     exit_status = ExitStatus.ENVIRONMENT_BROKEN
 
 
+class EnvironmentHangsError(EnvironmentBrokenError):
+    """The environment did not answer within its limit; trying again would take as long."""
+
+
 class FencedError(DppoError):
     """This learner lost its lease to another one; nothing it writes is accepted any more."""
 

@@ -1,7 +1,7 @@
 """Builds what an actor samples with: environments and buffers. The serial baseline builds the same."""
 
 from dppo_redis.environments.make import make_vector
-from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
+from dppo_redis.errors import EnvironmentBrokenError
 from dppo_redis.protocol.spec import RunDescription
 from workers.collect import Collector
 from workers.envs import Environments
@@ -22,11 +22,11 @@ def build_collector(
     count = envs_per_actor or join.envs_per_actor
     seeds = actor_seeds(join.seed, slot, boot, count, builds)
     calls = calls or CallClock()
-    calls.start()  # building may hang, too; the first reset stops the clock
+    calls.start()  # building may hang, too
     try:
         vector = make_vector(spec.environment, count, join.vectorization, masked=spec.observation.masked)
-    except ConfigurationError as error:  # it could be made when it was looked at: this may pass
-        raise EnvironmentBrokenError(str(error)) from error
+    finally:
+        calls.stop()
     environments = Environments(vector, seeds.environments, calls)
     try:
         return Collector(environments, spec, seeds)

@@ -10,19 +10,17 @@ from typing import Any, Literal, TypeVar
 
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
+from dppo_redis.environments.failures import is_final
+from dppo_redis.environments.normalisers import refuse_normalisers
 from dppo_redis.environments.plain import PlainEnvironment
-from dppo_redis.errors import ConfigurationError
+from dppo_redis.errors import ConfigurationError, DppoError, EnvironmentBrokenError
 from dppo_redis.protocol.spec import EnvironmentSource
-from dppo_redis.service.plugins import find_modules_here, first_line, import_named
+from dppo_redis.service.manners import keeping_manners
+from dppo_redis.service.plugins import first_line, import_module_of, import_named
 from dppo_redis.spaces.environment_spaces import describe_spaces
 
 Vectorization = Literal["auto", "sync", "async"]
-_NORMALISERS = {
-    NormalizeObservation: "ppo.normalise_observations",
-    NormalizeReward: "ppo.normalise_returns",
-}
 _log = logging.getLogger("dppo")
 _AnyEnv = gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]
 _AnyEnvT = TypeVar("_AnyEnvT", bound=_AnyEnv)
@@ -32,31 +30,44 @@ def make_single(source: EnvironmentSource) -> gymnasium.Env[Any, Any]:
     """Build one environment with its wrappers.
 
     Raises:
-        ConfigurationError: unknown id, a missing package, wrong arguments, or the API of old Gym.
+        ConfigurationError: unknown id, a missing package, wrong arguments, the API of old Gym, or a wrapper
+            that keeps statistics of its own.
+        EnvironmentBrokenError: its constructor raised; the next time it may not.
     """
-    env_id = source.env_id
-    if not env_id:
+    if not source.env_id:
         raise ConfigurationError("name an environment, for example: dppo-redis train CartPole-v1")
-    if ":" in env_id:
-        find_modules_here()
+    with keeping_manners():
+        env = _make(source)
+        try:
+            refuse_normalisers(env, f"environment {source.env_id!r}")
+            for wrapper in source.wrappers:
+                env = _wrap(env, wrapper)
+        except DppoError:
+            close_quietly(env)
+            raise
+    return env
+
+
+def _make(source: EnvironmentSource) -> gymnasium.Env[Any, Any]:
+    env_id, arguments = source.env_id, dict[str, Any](source.env_kwargs)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # advice of gymnasium's checker is not an error
-            arguments: dict[str, Any] = dict(source.env_kwargs)
-            env = gymnasium.make(env_id, **arguments)
+            import_module_of(env_id)
+            return gymnasium.make(env_id, **arguments)
     except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError) as error:
         cause = first_line(error).rstrip(".")
         raise ConfigurationError(
             f"environment {env_id!r} cannot be made: {cause}. Check the id, install the package "
             "that has it, or name the module that registers it as module:EnvId"
         ) from error
+    except ConfigurationError as error:
+        raise ConfigurationError(f"environment {env_id!r} cannot be made: {error}") from error
     except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
-        raise ConfigurationError(
+        kind = ConfigurationError if is_final(error, arguments) else EnvironmentBrokenError
+        raise kind(
             f"environment {env_id!r} cannot be made: {type(error).__name__}: {first_line(error)}"
         ) from error
-    for wrapper in source.wrappers:
-        env = _wrap(env, wrapper)
-    return env
 
 
 def _wrap(env: gymnasium.Env[Any, Any], text: str) -> gymnasium.Env[Any, Any]:
@@ -68,16 +79,13 @@ def _wrap(env: gymnasium.Env[Any, Any], text: str) -> gymnasium.Env[Any, Any]:
             warnings.simplefilter("ignore")
             wrapped = wrapper(env, **arguments)
         if not isinstance(wrapped, gymnasium.Env):
-            raise TypeError(f"it answered a {type(wrapped).__name__}, not an environment")
+            raise ConfigurationError(f"it answered a {type(wrapped).__name__}, not an environment")
     except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
-        raise ConfigurationError(
+        final = ":" not in name or isinstance(error, TypeError) or is_final(error)
+        raise (ConfigurationError if final else EnvironmentBrokenError)(
             f"wrappers: {text} cannot be applied: {type(error).__name__}: {first_line(error)}"
         ) from error
-    if type(wrapped) in _NORMALISERS:
-        raise ConfigurationError(
-            f"wrappers: {text} would keep statistics of its own in each environment, which neither other "
-            f"actors nor the learner nor an evaluation have: set {_NORMALISERS[type(wrapped)]} instead"
-        )
+    refuse_normalisers(wrapped, f"wrappers: {text}")
     return wrapped
 
 
@@ -109,6 +117,7 @@ def make_vector(
 
     Raises:
         ConfigurationError: they cannot be made, or not side by side.
+        EnvironmentBrokenError: as `make_single` does.
     """
     if vectorization == "auto" and not masked and not source.wrappers:
         native = _make_native(source, count)
@@ -116,11 +125,14 @@ def make_vector(
             return native
     builders = [partial(_make_plain, source, masked)] * count
     try:
-        if vectorization == "async":
-            return AsyncVectorEnv(builders, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
-        return SyncVectorEnv(builders, autoreset_mode=AutoresetMode.SAME_STEP)
-    except ConfigurationError:
+        with keeping_manners():
+            if vectorization == "async":
+                return AsyncVectorEnv(builders, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
+            return SyncVectorEnv(builders, autoreset_mode=AutoresetMode.SAME_STEP)
+    except DppoError:
         raise
+    except (EOFError, ConnectionError) as error:
+        raise EnvironmentBrokenError("a worker process of the environments died") from error
     except (Exception, SystemExit) as error:  # each with spaces of its own, for one
         raise ConfigurationError(
             f"environment {source.env_id!r} cannot be stepped {count} at a time: "
@@ -131,7 +143,8 @@ def make_vector(
 def close_quietly(env: _AnyEnv) -> None:
     """Free environments; what goes wrong in it is logged, not raised."""
     try:
-        env.close()
+        with keeping_manners():
+            env.close()
     except (Exception, SystemExit) as error:  # noqa: BLE001 code of the user's
         _log.warning("closing %s raised %s: %s", env, type(error).__name__, first_line(error))
 
@@ -159,10 +172,12 @@ def _make_native(source: EnvironmentSource, count: int) -> gymnasium.vector.Vect
         return None  # no limit, to `gymnasium.make`; to a native one a limit that every step exceeds
     try:
         arguments: dict[str, Any] = dict(source.env_kwargs)
-        native = gymnasium.make_vec(spec.id, count, vectorization_mode="vector_entry_point", **arguments)
+        with keeping_manners():
+            native = gymnasium.make_vec(spec.id, count, vectorization_mode="vector_entry_point", **arguments)
     except (Exception, SystemExit) as error:  # noqa: BLE001 it lacks an argument or a package, say
         _log.debug("no native version: %s: %s", type(error).__name__, first_line(error))
         return None
+    refuse_normalisers(native, f"environment {source.env_id!r}")
     if _can_stand_for(native, *spaces):
         return native
     close_quietly(native)  # that of the Arcade Learning Environment shows other pictures, for one
