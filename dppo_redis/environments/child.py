@@ -5,7 +5,7 @@ It hangs, crashes or misbehaves there, under a limit; what may pass is tried aga
 
 import itertools
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from dppo_redis.environments.failures import until_it_passes
@@ -18,6 +18,7 @@ from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
 
 _KNOB = "--env-timeout-s"
+_TRIAL_S = 60.0  # torch is imported in it, too
 
 
 def spaces_of(config: RunConfig, stop: StopRequest | None = None) -> EnvironmentSpaces:
@@ -75,4 +76,9 @@ def try_in_child(what: str, trial: Callable[[], None], config: RunConfig, stop: 
         EnvironmentBrokenError: it hangs or crashes.
         StoppedError: a stop was requested meanwhile.
     """
-    ask_child(what, lambda: nullcontext(trial()), limit_s=config.env_timeout_s, knob=_KNOB, stop=stop)
+
+    def work() -> AbstractContextManager[None]:
+        trial()
+        return nullcontext()
+
+    ask_child(what, work, limit_s=max(_TRIAL_S, config.env_timeout_s), stop=stop)

@@ -3,7 +3,7 @@
 import ast
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -123,12 +123,9 @@ def make_vector(
         native = _make_native(source, count)
         if native is not None:
             return native
-    builders = [partial(_make_plain, source, masked)] * count
     try:
         with keeping_manners():
-            if vectorization == "async":
-                return AsyncVectorEnv(builders, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
-            return SyncVectorEnv(builders, autoreset_mode=AutoresetMode.SAME_STEP)
+            return _make_side_by_side(partial(_make_plain, source, masked), count, vectorization)
     except DppoError:
         raise
     except (EOFError, ConnectionError) as error:
@@ -138,6 +135,27 @@ def make_vector(
             f"environment {source.env_id!r} cannot be stepped {count} at a time: "
             f"{type(error).__name__}: {first_line(error)}"
         ) from error
+
+
+def _make_side_by_side(
+    build: Callable[[], gymnasium.Env[Any, Any]], count: int, vectorization: Vectorization
+) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+    """Where one cannot be built the others are closed: what they hold, a licence say, is free again."""
+    mode = AutoresetMode.SAME_STEP
+    if vectorization == "async":
+        return AsyncVectorEnv([build] * count, context="spawn", autoreset_mode=mode)
+    built: list[gymnasium.Env[Any, Any]] = []
+
+    def build_here() -> gymnasium.Env[Any, Any]:
+        built.append(build())
+        return built[-1]
+
+    try:
+        return SyncVectorEnv([build_here] * count, autoreset_mode=mode)
+    except BaseException:
+        for env in built:
+            close_quietly(env)
+        raise
 
 
 def close_quietly(env: _AnyEnv) -> None:

@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 from dppo_redis.errors import (
     CheckpointError,
@@ -26,7 +26,7 @@ from dppo_redis.errors import (
     EnvironmentHangsError,
     StoppedError,
 )
-from dppo_redis.service.descendants import adopt_orphans, children, kill_descendants
+from dppo_redis.service.ending import adopt_orphans, descendants, end_all
 from dppo_redis.service.shutdown import StopRequest, kill_with_parent
 
 T = TypeVar("T")
@@ -49,14 +49,14 @@ def ask_child(
     work: Callable[[], AbstractContextManager[T]],
     *,
     limit_s: float,
-    knob: str,
+    knob: str | None = None,
     stop: StopRequest | None = None,
     traces: bool = True,
 ) -> T:
     """What `work` answers in a child; leaving its context frees what it built, there, under a short limit.
 
-    `what` is how messages name it, `knob` the flag that sets the limit; with `traces` the child shows where
-    it hangs or crashes.
+    `what` is how messages name it, `knob` the flag that sets the limit, if one does; with `traces` the child
+    shows where it hangs or crashes.
 
     Raises:
         EnvironmentHangsError: no answer within the limit.
@@ -64,7 +64,8 @@ def ask_child(
         StoppedError: a stop was requested meanwhile.
         DppoError: as `work` raised it.
     """
-    before, adopted = children(os.getpid()), adopt_orphans()
+    adopt_orphans()  # what the child leaves behind is found below this process
+    before = set(descendants())
     reader, writer = os.pipe()
     parent = os.getpid()
     pid = os.fork()
@@ -80,14 +81,13 @@ def ask_child(
         if ended is None:
             _end(pid)
         _end_strays(before)
-        adopt_orphans(adopted)
     if answer is None:
         raise EnvironmentBrokenError(f"{what} ended the process that it was in: {_status_text(ended or 0)}")
-    return _open(answer, what)
+    return cast(T, _open(answer, what))
 
 
 def _wait(
-    pid: int, reader: int, what: str, limit_s: float, knob: str, stop: StopRequest
+    pid: int, reader: int, what: str, limit_s: float, knob: str | None, stop: StopRequest
 ) -> tuple[bytes | None, int | None]:
     """The child's answer, None if it died before; its wait status, None while it lives."""
     began, next_word_s, received = time.monotonic(), _FIRST_WORD_S, b""
@@ -108,12 +108,17 @@ def _wait(
             raise StoppedError(f"stopped while {what} had not answered yet")
         if taken_s > limit_s:
             raise EnvironmentHangsError(
-                f"{what} has not answered for {limit_s:g} s, the time it has to be built, reset and stepped "
-                f"once: {knob} sets the limit"
+                f"{what} has not answered for {limit_s:g} s"
+                + (
+                    f", and building it, one reset and one step may take that long: see {knob}"
+                    if knob
+                    else ""
+                )
             )
         if taken_s > next_word_s:
             next_word_s *= 2
-            _log.info("%s has not answered for %.0f s; %s ends this after %g s", what, taken_s, knob, limit_s)
+            limit = f"the limit is {limit_s:g} s{f', see {knob}' if knob else ''}"
+            _log.info("%s has not answered for %.0f s; %s", what, taken_s, limit)
 
 
 def _poll(pid: int) -> int | None:
@@ -136,25 +141,28 @@ def _end(pid: int) -> None:
     """Kill the child and all that it started: stopped first, so that nothing more is started."""
     with contextlib.suppress(OSError):
         os.kill(pid, signal.SIGSTOP)
-    kill_descendants(pid)
+    below = descendants(pid)
+    end_all(lambda: descendants(pid), polite_s=0)
     with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
     with contextlib.suppress(OSError):
         os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, 0)
+    _reap(below)
 
 
 def _end_strays(before: set[int]) -> None:
-    """What the child started and left behind has become ours."""
-    deadline = time.monotonic() + 1.0
-    while (strays := children(os.getpid()) - before) and time.monotonic() < deadline:
-        for stray in strays:
-            kill_descendants(stray)
-            with contextlib.suppress(OSError):
-                os.kill(stray, signal.SIGKILL)
-            with contextlib.suppress(OSError):
-                os.waitpid(stray, 0)
+    """End what the child started and left behind, which has become ours."""
+    strays = [pid for pid in descendants() if pid not in before]
+    end_all(lambda: [pid for pid in descendants() if pid not in before], polite_s=0)
+    _reap(strays)
+
+
+def _reap(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.waitpid(pid, os.WNOHANG)
 
 
 def _status_text(status: int) -> str:
@@ -196,7 +204,9 @@ def _be_the_child(
         status = 1
     finally:
         with contextlib.suppress(BaseException):
-            kill_descendants(os.getpid())
+            end_all(descendants, polite_s=0)
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         os._exit(status)
 
 
