@@ -95,7 +95,7 @@ def test_what_is_busy_at_first_is_waited_for_and_a_wild_one_trains_all_the_same(
         (tmp_path / "busy").unlink()
         assert running.wait(40) == ExitStatus.DONE, running.err
         assert running.err.count("in __init__") == 1
-        assert running.summary()["reason"] == "steps"
+        assert running.summary()["reason"] == "env_steps"
         assert "a banner" not in running.out
         assert_nothing_left(running)
     assert (tmp_path / "runs" / "mine" / "summary.json").exists()
