@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from dppo_redis.service import user_code
+
 _OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 
@@ -25,6 +27,9 @@ def keeping_manners() -> Iterator[None]:
     New entries of `sys.path` stay, since the user's module may need them later. So do the global random
     states of `random`, numpy and torch: they are the user's, this product has generators of its own.
     """
+    nested = user_code.is_inside()
+    if not nested:
+        user_code.enter()
     handlers = _handlers()
     directory = _working_directory()
     root = logging.getLogger()
@@ -51,6 +56,8 @@ def keeping_manners() -> Iterator[None]:
         warnings.filters[:] = filters  # type: ignore[index]
         np.seterr(**errors)
         _put_back_torch(torch_state)
+        if not nested:
+            user_code.leave()
 
 
 def _handlers() -> dict[signal.Signals, Any]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from dppo_redis.environments.inspect import spaces_of
-from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
+from dppo_redis.errors import ConfigurationError, DppoError
 from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.protocol.run_plan import plan
 from dppo_redis.service.logs import configure
@@ -51,9 +51,7 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
     serial = make_serial(planned, directory.path, console, stop, options.age, directory.run)
     failure: DppoError | None = None
     try:
-        with Watchdog(
-            serial.sampling.calls, config.env_timeout_s, stop, stopped_status=ExitStatus.INTERRUPTED
-        ):
+        with Watchdog(serial.sampling.calls, config.env_timeout_s, stop, stopped_status=None):
             serial.run()
     except DppoError as error:
         failure = error
