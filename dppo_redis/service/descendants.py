@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,16 +43,15 @@ def reap() -> dict[int, int]:
     return ended
 
 
-def end_descendants(natural_s: float, grace_s: float, keep: Callable[[int], bool] = lambda _: False) -> None:
+def end_descendants(natural_s: float, grace_s: float) -> None:
     """Wait for them, then SIGTERM, wait again, then SIGKILL; all are reaped.
 
     Args:
         natural_s: time to end by themselves.
         grace_s: time to end after SIGTERM.
-        keep: says of a process id that it is not to be ended.
     """
     for number, seconds in ((None, natural_s), (signal.SIGTERM, grace_s), (signal.SIGKILL, 1.0)):
-        left = {pid for pid in descendants() if not keep(pid)}
+        left = descendants()
         if number is not None:
             for pid in left:
                 with suppress(OSError):
@@ -61,7 +59,7 @@ def end_descendants(natural_s: float, grace_s: float, keep: Callable[[int], bool
         deadline = time.monotonic() + seconds
         while left and time.monotonic() < deadline:
             reap()
-            left = {pid for pid in descendants() if not keep(pid)}
+            left = descendants()
             if left:
                 time.sleep(_POLL_S)
         if not left:
