@@ -12,6 +12,7 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 
 from dppo_redis.errors import ExitStatus
+from dppo_redis.service import user_code
 from dppo_redis.service.shutdown import StopRequest
 
 STOP_GRACE_S = 1.5  # how long a call may go on once a stop is requested
@@ -29,10 +30,12 @@ class CallClock:
     def start(self) -> None:
         """A call begins."""
         self.began = time.monotonic()
+        user_code.enter()
 
     def stop(self) -> None:
         """It has answered, or raised."""
         self.began = None
+        user_code.leave()
 
     def runs_s(self) -> float:
         """How long the present call has taken; 0 between calls."""
@@ -47,7 +50,7 @@ class Watchdog:
         calls: when the main thread, which alone calls environments, began to.
         limit_s: how long one call may take.
         stop: once it is requested, the limit is STOP_GRACE_S.
-        stopped_status: what the process then ends with.
+        stopped_status: what the process then ends with; None: what a command says after this signal.
         meanwhile: called about four times a second; what goes wrong in it is its own affair.
         farewell: called with the reason before the process ends, None for a stop.
     """
@@ -58,7 +61,7 @@ class Watchdog:
         limit_s: float,
         stop: StopRequest,
         *,
-        stopped_status: ExitStatus = ExitStatus.DONE,
+        stopped_status: ExitStatus | None = ExitStatus.DONE,
         meanwhile: Callable[[], None] = lambda: None,
         farewell: Callable[[str | None], None] = lambda _reason: None,
     ) -> None:
@@ -73,6 +76,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
 
     def __enter__(self) -> "Watchdog":
+        user_code.set_limit(self._limit_s)
         self._thread.start()
         return self
 
@@ -94,7 +98,8 @@ class Watchdog:
         if self._stopping_since is not None:
             waited_s = min(taken_s, time.monotonic() - self._stopping_since)
             if waited_s > STOP_GRACE_S:
-                self._end(None, self._stopped_status)
+                status = self._stop.exit_status if self._stopped_status is None else self._stopped_status
+                self._end(None, status)
 
     def _end(self, reason: str | None, status: ExitStatus) -> None:
         if reason is not None:

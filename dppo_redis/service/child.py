@@ -28,13 +28,15 @@ from dppo_redis.errors import (
     EnvironmentHangsError,
     StoppedError,
 )
-from dppo_redis.service.ending import adopt_orphans, descendants, end_all
+from dppo_redis.service import user_code
+from dppo_redis.service.descendants import adopt_orphans, descendants, reap
 from dppo_redis.service.shutdown import StopRequest, kill_with_parent
 
 T = TypeVar("T")
 
 _MARK = "DPPO_LOOK"
 _CLOSING_S = 2.0  # how long the child may take to free what it built, once it has answered
+_KILLING_S = 1.0
 _SLICE_S = 0.05
 _FIRST_WORD_S = 10.0
 _LENGTH = struct.Struct("!Q")
@@ -146,7 +148,7 @@ def _end(pid: int) -> None:
     with contextlib.suppress(OSError):
         os.kill(pid, signal.SIGSTOP)
     below = descendants(pid)
-    end_all(lambda: descendants(pid), polite_s=0)
+    _kill(lambda: descendants(pid))
     with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
     with contextlib.suppress(OSError):
@@ -159,12 +161,28 @@ def _end(pid: int) -> None:
 def _end_strays(child: int, mark: bytes) -> None:
     """End what the child started and left behind, which has become ours."""
 
-    def find() -> list[int]:
-        return [pid for pid in descendants() if _was_started_by(child, mark, pid)]
+    def find() -> set[int]:
+        return {pid for pid in descendants() if _was_started_by(child, mark, pid)}
 
     strays = find()
-    end_all(find, polite_s=0)
+    _kill(find)
     _reap(strays)
+
+
+def _kill(find: Callable[[], set[int]]) -> None:
+    """Those that are found, until none is."""
+    deadline = time.monotonic() + _KILLING_S
+    while (found := find()) and time.monotonic() < deadline:
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_SLICE_S / 10)
+
+
+def _reap(pids: set[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.waitpid(pid, os.WNOHANG)
 
 
 def _was_started_by(child: int, mark: bytes, pid: int) -> bool:
@@ -205,6 +223,7 @@ def _be_the_child(
     try:
         os.setsid()
         kill_with_parent(parent)
+        user_code.detach()
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         adopt_orphans()
@@ -220,9 +239,8 @@ def _be_the_child(
         status = 1
     finally:
         with contextlib.suppress(BaseException):
-            end_all(descendants, polite_s=0)
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            _kill(descendants)
+            reap()
         os._exit(status)
 
 
