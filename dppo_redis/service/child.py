@@ -193,12 +193,6 @@ def _was_started_by(child: int, mark: bytes, pid: int) -> bool:
         return False
 
 
-def _reap(pids: list[int]) -> None:
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            os.waitpid(pid, os.WNOHANG)
-
-
 def _status_text(status: int) -> str:
     if os.WIFSIGNALED(status):
         return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
