@@ -102,11 +102,11 @@ def _wait(
         while select.select([reader], [], [], 0.0 if ended is not None else _SLICE_S)[0]:
             part = os.read(reader, 2**16)
             received += part
+            if _is_whole(received):
+                return received[_LENGTH.size :], ended if ended is not None else _await_end(pid, stop)
             if not part:  # the end, or the user's code has closed all files
                 time.sleep(_SLICE_S)
                 break
-        if len(received) >= _LENGTH.size and len(received) >= _LENGTH.size + _LENGTH.unpack_from(received)[0]:
-            return received[_LENGTH.size :], ended if ended is not None else _await_end(pid, stop)
         if ended is not None:
             return None, ended
         taken_s = time.monotonic() - began
@@ -127,6 +127,11 @@ def _wait(
             _log.info("%s has not answered for %.0f s; %s", what, taken_s, limit)
 
 
+def _is_whole(received: bytes) -> bool:
+    size = _LENGTH.size
+    return len(received) >= size and len(received) >= size + _LENGTH.unpack_from(received)[0]
+
+
 def _poll(pid: int) -> int | None:
     try:
         found, status = os.waitpid(pid, os.WNOHANG)
@@ -139,7 +144,7 @@ def _await_end(pid: int, stop: StopRequest) -> int | None:
     """Let the child free what it built; None if it takes too long."""
     deadline = time.monotonic() + _CLOSING_S
     while (ended := _poll(pid)) is None and time.monotonic() < deadline and not stop.requested:
-        time.sleep(_SLICE_S / 10)
+        time.sleep(_SLICE_S / 20)
     return ended
 
 
@@ -164,9 +169,19 @@ def _end_strays(child: int, mark: bytes) -> None:
     def find() -> set[int]:
         return {pid for pid in descendants() if _was_started_by(child, mark, pid)}
 
-    strays = find()
-    _kill(find)
-    _reap(strays)
+    if _has_children():
+        strays = find()
+        _kill(find)
+        _reap(strays)
+
+
+def _has_children() -> bool:
+    """Whether this process has any, ended or not; who adopts orphans and has none has no descendants."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _kill(find: Callable[[], set[int]]) -> None:
@@ -176,7 +191,7 @@ def _kill(find: Callable[[], set[int]]) -> None:
         for pid in found:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(_SLICE_S / 10)
+        time.sleep(_SLICE_S / 20)
 
 
 def _reap(pids: set[int]) -> None:
@@ -233,8 +248,9 @@ def _be_the_child(
         status = 1
     finally:
         with contextlib.suppress(BaseException):
-            _kill(descendants)
-            reap()
+            if _has_children():
+                _kill(descendants)
+                reap()
         os._exit(status)
 
 

@@ -82,11 +82,14 @@ def _last_words(serial: Serial, run: str, started: float, reason: str | None, *,
     """Of the watchdog's thread, before it ends this process: the main one is in a call of the environment."""
     serial.stop.request()  # should that call return after all
     failure = None if reason is None else EnvironmentBrokenError(reason)
-    serial.training.metrics.close()
-    serial.save()
-    _tell(serial, run, failure, time.monotonic() - started, json_wanted=json_wanted)
-    if failure is not None:
-        print(f"dppo-redis: {failure}", file=sys.stderr)
+    try:
+        serial.training.metrics.close()
+        serial.save()
+        _tell(serial, run, failure, time.monotonic() - started, json_wanted=json_wanted)
+        if failure is not None:
+            print(f"dppo-redis: {failure}", file=sys.stderr)
+    except Exception as error:  # noqa: BLE001 the process ends in any case
+        _log.error("the last words: %s: %s", type(error).__name__, error)
 
 
 def _conclude(
