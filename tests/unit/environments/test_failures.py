@@ -55,27 +55,27 @@ class HandsOn(Wild):
 
 CLOSED: list[Wild] = []
 for made in (Wild, HandsOn):
-    gymnasium.register(f"{made.__name__}-v0", entry_point=f"{__name__}:{made.__name__}")
-gymnasium.register("NotThere-v0", entry_point="tests.no_such_module:Env")
-gymnasium.register("Misspelt-v0", entry_point="tests.envs.episodes:NoSuchEnvironment")
+    gymnasium.register(f"failures/{made.__name__}-v0", entry_point=f"{__name__}:{made.__name__}")
+gymnasium.register("failures/NotThere-v0", entry_point="tests.no_such_module:Env")
+gymnasium.register("failures/Misspelt-v0", entry_point="tests.envs.episodes:NoSuchEnvironment")
 
 
 @pytest.mark.parametrize(
     "final",
     [
         source("NoSuch-v0"),
-        source("NotThere-v0"),
-        source("Misspelt-v0"),
-        source("Wild-v0", colour=3),
-        source("HandsOn-v0", colour=3),
-        source("Wild-v0", what="import no_such_package"),
-        source("Wild-v0", what="from os import no_such_name"),
-        source("Wild-v0", what="def :"),
-        source("Wild-v0", what="raise gymnasium.error.DependencyNotInstalled('pygame')"),
-        source("Wild-v0", what="self.observation_space = gymnasium.spaces.Text(3)"),
-        source("Wild-v0", "NoSuch"),
-        source("Wild-v0", "TimeLimit(colour=3)"),
-        source("Wild-v0", "tests.wrappers:Scaled(colour=3)"),
+        source("failures/NotThere-v0"),
+        source("failures/Misspelt-v0"),
+        source("failures/Wild-v0", colour=3),
+        source("failures/HandsOn-v0", colour=3),
+        source("failures/Wild-v0", what="import no_such_package"),
+        source("failures/Wild-v0", what="from os import no_such_name"),
+        source("failures/Wild-v0", what="def :"),
+        source("failures/Wild-v0", what="raise gymnasium.error.DependencyNotInstalled('pygame')"),
+        source("failures/Wild-v0", what="self.observation_space = gymnasium.spaces.Text(3)"),
+        source("failures/Wild-v0", "NoSuch"),
+        source("failures/Wild-v0", "TimeLimit(colour=3)"),
+        source("failures/Wild-v0", "tests.wrappers:Scaled(colour=3)"),
     ],
     ids=str,
 )
@@ -98,7 +98,7 @@ def test_what_would_be_the_same_the_next_time_is_final(final: EnvironmentSource)
 )
 def test_whatever_else_is_raised_may_pass(what: str, where: str) -> None:
     with pytest.raises(EnvironmentBrokenError):
-        inspect(source("Wild-v0", what=what, where=where))
+        inspect(source("failures/Wild-v0", what=what, where=where))
 
 
 def test_a_wrapper_of_the_users_that_raises_may_pass() -> None:
@@ -171,9 +171,9 @@ def test_a_crash_is_tried_again(tmp_path: Any) -> None:
     crashed = tmp_path / "crashed"
     what = f"import os, ctypes\nif not os.path.exists({str(crashed)!r}):\n open({str(crashed)!r}, 'w'); "
     found = inspect_in_child(
-        source("Wild-v0", what=what + "ctypes.string_at(0)"), use_mask=True, limit_s=30, retry_s=30
+        source("failures/Wild-v0", what=what + "ctypes.string_at(0)"), use_mask=True, limit_s=30, retry_s=30
     )
-    assert found == inspect(source("Wild-v0"))
+    assert found == inspect(source("failures/Wild-v0"))
     assert crashed.exists()
 
 
@@ -183,5 +183,7 @@ def test_copies_that_were_built_are_closed_where_one_of_a_vector_cannot_be(tmp_p
     what = f"f = open({str(file)!r}, 'a+'); f.seek(0); n = len(f.read()); f.write('x'); f.close()\n"
     CLOSED.clear()
     with pytest.raises(EnvironmentBrokenError, match="all used"):
-        make_vector(source("Wild-v0", what=what + "if n >= 2: raise RuntimeError('all used')"), 3, "sync")
+        make_vector(
+            source("failures/Wild-v0", what=what + "if n >= 2: raise RuntimeError('all used')"), 3, "sync"
+        )
     assert len(CLOSED) == 2
