@@ -1,7 +1,7 @@
 """Builds what an actor samples with: environments and buffers. The serial baseline builds the same."""
 
 from dppo_redis.environments.make import make_vector
-from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
+from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, EnvironmentNotBuiltError
 from dppo_redis.protocol.spec import RunDescription
 from workers.collect import Collector
 from workers.envs import Environments
@@ -25,11 +25,13 @@ def build_collector(
     calls.start()  # building may hang, too; the first reset stops the clock
     try:
         vector = make_vector(spec.environment, count, join.vectorization, masked=spec.observation.masked)
-    except ConfigurationError as error:  # it could be made when it was looked at: this may pass
-        raise EnvironmentBrokenError(str(error)) from error
+    except (ConfigurationError, EnvironmentBrokenError) as error:  # it could be made: this may pass
+        raise EnvironmentNotBuiltError(str(error)) from error
+    except KeyboardInterrupt as error:  # of the user's code: our own handlers only set a flag
+        raise EnvironmentNotBuiltError("building raised KeyboardInterrupt") from error
     environments = Environments(vector, seeds.environments, calls)
     try:
         return Collector(environments, spec, seeds)
-    except EnvironmentBrokenError:
+    except EnvironmentBrokenError as error:
         environments.close()
-        raise
+        raise EnvironmentNotBuiltError(str(error)) from error

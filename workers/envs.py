@@ -15,6 +15,7 @@ from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.spaces.observations import Array, BoolArray, FloatArray, describe_observations
 from workers.watchdog import CallClock
 
+_LEAVING = (SystemExit, KeyboardInterrupt)  # out of code of the user's, these are failures, too
 _log = logging.getLogger("dppo")
 
 
@@ -66,7 +67,7 @@ class Environments:
         self._calls.start()
         try:
             observations, _ = self.vector.reset(seed=seed)
-        except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
+        except (Exception, *_LEAVING) as error:  # code of the user's: anything may come out of it
             raise EnvironmentBrokenError(f"reset raised {type(error).__name__}: {error}") from error
         finally:
             self._calls.stop()
@@ -79,7 +80,7 @@ class Environments:
             return self._step(actions)
         except (EOFError, ConnectionError) as error:
             raise EnvironmentBrokenError("a worker process of the environments died") from error
-        except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
+        except (Exception, *_LEAVING) as error:  # code of the user's: anything may come out of it
             raise EnvironmentBrokenError(f"step raised {type(error).__name__}: {error}") from error
         finally:
             self._calls.stop()
@@ -124,7 +125,10 @@ class Environments:
             self._calls.processes.difference_update(processes)
             self.vector.closed = True
             return
+        self._calls.start()
         try:
             self.vector.close()
-        except Exception as error:  # noqa: BLE001 code of the user's
+        except (Exception, *_LEAVING) as error:  # noqa: BLE001 code of the user's
             _log.warning("closing the environments raised %s: %s", type(error).__name__, error)
+        finally:
+            self._calls.stop()

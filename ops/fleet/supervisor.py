@@ -45,9 +45,8 @@ class ProcessState:
     @property
     def gave_up(self) -> bool:
         """Ended in a way that supervisord will not mend."""
-        return self.state == "FATAL" or (
-            self.state == "EXITED" and self.exit_status == ExitStatus.CONFIGURATION
-        )
+        final = (ExitStatus.CONFIGURATION, ExitStatus.GAVE_UP)
+        return self.state == "FATAL" or (self.state == "EXITED" and self.exit_status in final)
 
 
 class Fleet:
