@@ -1,6 +1,7 @@
 """Builds what an actor samples with: environments and buffers. The serial baseline builds the same."""
 
 from dppo_redis.environments.make import make_vector
+from dppo_redis.environments.numbering import CopyNumber
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, EnvironmentNotBuiltError
 from dppo_redis.protocol.spec import RunDescription
 from workers.collect import Collector
@@ -16,15 +17,19 @@ def build_collector(
     boot: int,
     builds: int,
     calls: CallClock | None = None,
+    role: str = "actor",
 ) -> Collector:
     """Environments and buffers; rebuilt environments play other episodes than the broken ones."""
+    number = CopyNumber(role, slot)
     spec, join = description.spec, description.join
     count = envs_per_actor or join.envs_per_actor
     seeds = actor_seeds(join.seed, slot, boot, count, builds)
     calls = calls or CallClock()
     calls.start()  # building may hang, too; the first reset stops the clock
     try:
-        vector = make_vector(spec.environment, count, join.vectorization, masked=spec.observation.masked)
+        vector = make_vector(
+            spec.environment, count, join.vectorization, masked=spec.observation.masked, number=number
+        )
     except (ConfigurationError, EnvironmentBrokenError) as error:  # it could be made: this may pass
         raise EnvironmentNotBuiltError(str(error)) from error
     except KeyboardInterrupt as error:  # of the user's code: our own handlers only set a flag

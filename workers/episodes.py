@@ -10,6 +10,7 @@ import numpy.typing as npt
 from gymnasium.vector import VectorEnv
 
 from dppo_redis.environments.make import Vectorization, make_vector
+from dppo_redis.environments.numbering import CopyNumber
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, StoppedError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.policy.policy_state import PolicyState
@@ -74,7 +75,10 @@ def _make_environments(description: RunDescription, count: int) -> VectorEnv[Any
     spec, wanted = description.spec, description.join.vectorization
     vectorization: Vectorization = "sync" if wanted == "async" else wanted
     try:
-        return make_vector(spec.environment, count, vectorization, masked=spec.observation.masked)
+        number = CopyNumber("evaluator")
+        return make_vector(
+            spec.environment, count, vectorization, masked=spec.observation.masked, number=number
+        )
     except ConfigurationError as error:  # it could be made when it was looked at: this may pass
         raise EnvironmentBrokenError(str(error)) from error
 

@@ -5,6 +5,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -12,6 +13,7 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
+from dppo_redis.environments.numbering import LOOK, CopyNumber
 from dppo_redis.environments.plain import PlainEnvironment
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.spec import EnvironmentSource
@@ -28,12 +30,13 @@ _AnyEnv = gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]
 _AnyEnvT = TypeVar("_AnyEnvT", bound=_AnyEnv)
 
 
-def make_single(source: EnvironmentSource) -> gymnasium.Env[Any, Any]:
+def make_single(source: EnvironmentSource, number: CopyNumber = LOOK) -> gymnasium.Env[Any, Any]:
     """Build one environment with its wrappers.
 
     Raises:
         ConfigurationError: unknown id, a missing package, wrong arguments, or the API of old Gym.
     """
+    source = number.of(source)
     env_id = source.env_id
     if not env_id:
         raise ConfigurationError("name an environment, for example: dppo-redis train CartPole-v1")
@@ -98,23 +101,30 @@ def _parse_wrapper(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def make_vector(
-    source: EnvironmentSource, count: int, vectorization: Vectorization, *, masked: bool = False
+    source: EnvironmentSource,
+    count: int,
+    vectorization: Vectorization,
+    *,
+    masked: bool = False,
+    number: CopyNumber = LOOK,
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
     """Build `count` environments stepped together.
 
     `auto` takes gymnasium's native vector environment when the id has one and it accepts the
     arguments, else steps them one after another. Where the mode of automatic reset can be chosen
     it is SAME_STEP, which wastes no step; callers read the mode from the metadata. With `masked` the
-    observations are a Dict of the observation and its action mask.
+    observations are a Dict of the observation and its action mask. Copies are numbered from `number` on,
+    a native version is one copy.
 
     Raises:
         ConfigurationError: they cannot be made, or not side by side.
     """
     if vectorization == "auto" and not masked and not source.wrappers:
-        native = _make_native(source, count)
+        native = _make_native(source, count, number)
         if native is not None:
             return native
-    builders = [partial(_make_plain, source, masked)] * count
+    numbers = (replace(number, copy=number.copy + n) for n in range(count))
+    builders = [partial(_make_plain, source, masked, one) for one in numbers]
     try:
         if vectorization == "async":
             return AsyncVectorEnv(builders, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
@@ -145,12 +155,16 @@ def closing_quietly(env: _AnyEnvT) -> Iterator[_AnyEnvT]:
         close_quietly(env)
 
 
-def _make_plain(source: EnvironmentSource, masked: bool) -> gymnasium.Env[Any, Any]:
-    return PlainEnvironment(make_single(source), masked)
+def _make_plain(
+    source: EnvironmentSource, masked: bool, number: CopyNumber = LOOK
+) -> gymnasium.Env[Any, Any]:
+    return PlainEnvironment(make_single(source, number), masked)
 
 
-def _make_native(source: EnvironmentSource, count: int) -> gymnasium.vector.VectorEnv[Any, Any, Any] | None:
-    single = make_single(source)  # turns every reason for failure into one line
+def _make_native(
+    source: EnvironmentSource, count: int, number: CopyNumber
+) -> gymnasium.vector.VectorEnv[Any, Any, Any] | None:
+    single = make_single(source, number)  # turns every reason for failure into one line
     spec, spaces = single.spec, (single.observation_space, single.action_space)
     close_quietly(single)
     if spec is None or spec.vector_entry_point is None or spec.additional_wrappers:
@@ -158,7 +172,7 @@ def _make_native(source: EnvironmentSource, count: int) -> gymnasium.vector.Vect
     if source.env_kwargs.get("max_episode_steps") == -1:
         return None  # no limit, to `gymnasium.make`; to a native one a limit that every step exceeds
     try:
-        arguments: dict[str, Any] = dict(source.env_kwargs)
+        arguments: dict[str, Any] = dict(number.of(source).env_kwargs)
         native = gymnasium.make_vec(spec.id, count, vectorization_mode="vector_entry_point", **arguments)
     except (Exception, SystemExit) as error:  # noqa: BLE001 it lacks an argument or a package, say
         _log.debug("no native version: %s: %s", type(error).__name__, first_line(error))

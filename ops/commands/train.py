@@ -147,7 +147,8 @@ def _train(
     )
     fleet = Fleet.start(plan, address, lock)  # each service has the credentials of its own role
     client = connect(address if broker is not None else as_role(address, Role.OPERATOR), "dppo-train")
-    watch = Watch(fleet, client, RunStore(client, RunKeys(directory.run)), screen, stop)
+    store = RunStore(client, RunKeys(directory.run))
+    watch = Watch(fleet, client, store, screen, stop, every_actor_counts=options.config.lock_step)
     failure: DppoError | None = None
     try:
         try:

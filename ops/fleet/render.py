@@ -12,6 +12,7 @@ from pathlib import Path
 from dppo_redis.artefacts.run_files import RunFiles, event_log
 from dppo_redis.errors import ConfigurationError
 
+ACTORS = "actor_"  # what the names of their processes begin with
 LEARNER_STOP_WAIT_S = 60  # longer than the longest save we allow
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
@@ -11,6 +11,7 @@ from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client, TransientError, translated
 from dppo_redis.store.run_status import read_status
 from dppo_redis.store.run_store import STOP, RunStore
+from ops.fleet.render import ACTORS
 from ops.fleet.supervisor import Fleet, ProcessState, last_line
 from ops.screens.view import Screen
 
@@ -56,14 +57,16 @@ class Watch:
     store: RunStore
     screen: Screen
     stop: StopRequest
+    every_actor_counts: bool = False  # in lock-step mode a batch takes rollouts of each
     status: RunStatus | None = None
     restarts: Restarts = field(default_factory=Restarts)
+    warnings: dict[str, str] = field(default_factory=dict)  # of services that the run does without, by name
 
     def until_the_end(self) -> None:
-        """Show progress until the run ends, a signal comes, or a service gives up.
+        """Show progress until the run ends, a signal comes, or a service gives up that it cannot do without.
 
         Raises:
-            RunFailedError: a service gave up; the message holds the end of its log.
+            RunFailedError: so it is; the message holds the end of the service's log.
         """
         while not self.stop.requested:
             self._look()
@@ -82,7 +85,10 @@ class Watch:
         self.screen.show(self.status, last=last)
 
     def _check(self, processes: Iterable[ProcessState]) -> None:
+        """Warn of what gave up, once; the run needs broker and learner, and one actor of any kind."""
         update = self.status.learner.update if self.status is not None else 0
+        processes = list(processes)
+        lost: dict[str, RunFailedError] = {}
         for process in processes:
             looping = self.restarts.is_looping(process, update)
             if process.gave_up or looping:
@@ -90,7 +96,24 @@ class Watch:
                 error = RunFailedError(f"{process.name} {how}: {last_line(process.log)} (log: {process.log})")
                 if process.exit_status == ExitStatus.CONFIGURATION:
                     error.exit_status = ExitStatus.CONFIGURATION
+                lost[process.name] = error
+        for name, error in lost.items():
+            if not self._can_do_without(name, processes, lost.keys()):
                 raise error
+            if name not in self.warnings:
+                self.screen.say(f"going on without {error}")
+                self.warnings[name] = str(error)
+
+    def _can_do_without(self, name: str, processes: Iterable[ProcessState], lost: Collection[str]) -> bool:
+        if name == "evaluator":
+            return True
+        if not name.startswith(ACTORS) or self.every_actor_counts:
+            return False
+        planned = [one for one in processes if one.name.startswith(ACTORS)]
+        if any(one.alive and one.name not in lost for one in planned):
+            return True
+        joined = self.status.actors if self.status is not None else {}
+        return any(slot >= len(planned) for slot in joined)
 
     def finish(self) -> None:
         """Ask the services to end by themselves and wait for them, the last evaluation included."""

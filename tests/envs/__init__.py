@@ -64,6 +64,7 @@ _ENTRY_POINTS = {
     "Busy-v0": "faults:Busy",
     "Hangs-v0": "faults:Hangs",
     "Slow-v0": "faults:Slow",
+    "Numbered-v0": "numbered:Numbered",
 }
 
 gymnasium.register(
