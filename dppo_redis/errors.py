@@ -67,6 +67,10 @@ class EnvironmentNotBuiltError(EnvironmentBrokenError):
     """It could not be built or reset, which may pass: a licence, a port, a simulator that still starts."""
 
 
+class EnvironmentHangsError(EnvironmentBrokenError):
+    """The environment did not answer within its limit; trying again would take as long."""
+
+
 class FencedError(DppoError):
     """This learner lost its lease to another one; nothing it writes is accepted any more."""
 

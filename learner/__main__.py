@@ -7,7 +7,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,13 +15,17 @@ import torch
 
 from dppo_redis.artefacts.config_file import load_toml
 from dppo_redis.artefacts.run_files import RunFiles
-from dppo_redis.environments.inspect import spaces_of
+from dppo_redis.artefacts.spaces_file import read_spaces, write_spaces
+from dppo_redis.environments.child import spaces_of
 from dppo_redis.errors import ConfigurationError, ExitStatus, FencedError, StoppedError, WireError
+from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.run_plan import RunPlan, plan
+from dppo_redis.protocol.spec import source_of
 from dppo_redis.service.arguments import parse_arguments
 from dppo_redis.service.event_log import History
 from dppo_redis.service.logs import configure
 from dppo_redis.service.shutdown import StopRequest, run_service
+from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
 from dppo_redis.store.client import Client, Patience, connect, eviction_warning
 from dppo_redis.store.credentials import Role, find_url
 from dppo_redis.store.keys import RunKeys
@@ -74,9 +78,10 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     torch.set_num_threads(options.threads)
     keep_freed_memory()
     url = find_url(options.redis, Role.LEARNER)
+    options = replace(options, run_dir=options.run_dir.absolute())  # a network of the user's may go elsewhere
     config = load_toml(RunFiles(options.run_dir).config)
-    planned = plan(config, spaces_of(config), serial=False)
     client = connect(url, f"dppo-learner-{options.run}")
+    planned = plan(config, _spaces(options, config, client, stop), serial=False)
     learner = _build(options, planned, client, stop)
     keeper_client = connect(url, f"dppo-keeper-{options.run}")
     keys = RunKeys(options.run)
@@ -103,6 +108,37 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         keeper.close()
         learner.training.metrics.close()
     return ExitStatus.DONE
+
+
+def _spaces(
+    options: LearnerOptions, config: RunConfig, client: Client, stop: StopRequest
+) -> EnvironmentSpaces:
+    """What the run's environment looks like, which need not be installed here.
+
+    From the run's directory, else from what a learner of this run published, else by looking at it.
+    """
+    found = read_spaces(options.run_dir, config)
+    if found is None:
+        found = _published_spaces(options, config, client, stop) or spaces_of(config, stop)
+        with suppress(OSError):  # it is there to save looking
+            write_spaces(options.run_dir, config, found)
+    return found
+
+
+def _published_spaces(
+    options: LearnerOptions, config: RunConfig, client: Client, stop: StopRequest
+) -> EnvironmentSpaces | None:
+    store = RunStore(client, RunKeys(options.run))
+    try:
+        description = Patience(stop).call("read the spec", store.description)
+    except ConfigurationError:  # damaged, or of another release: it is published anew
+        return None
+    if description is None or description.spec.environment != source_of(config):
+        return None
+    seen = description.spec
+    if seen.observation.masked and not config.use_action_mask:
+        return None
+    return EnvironmentSpaces(seen.observation, seen.action)
 
 
 def _build(options: LearnerOptions, planned: RunPlan, client: Client, stop: StopRequest) -> Learner:

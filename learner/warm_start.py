@@ -16,7 +16,8 @@ from dppo_redis.artefacts.best_policy import read_best
 from dppo_redis.artefacts.config_file import load_toml
 from dppo_redis.artefacts.exports import is_export, read_export
 from dppo_redis.artefacts.run_files import RunFiles, resumable_files
-from dppo_redis.environments.inspect import describe
+from dppo_redis.artefacts.spaces_file import describe_stored
+from dppo_redis.environments.child import spaces_of
 from dppo_redis.errors import CheckpointError, ConfigurationError
 from dppo_redis.protocol.run_plan import RunPlan
 from dppo_redis.protocol.spec import Spec
@@ -140,7 +141,7 @@ def _from_parts(file: Path, values: dict[str, Any]) -> Source:
 
 
 def _from_best(run_dir: Path) -> Source:
-    spec = describe(load_toml(RunFiles(run_dir).config)).spec
+    spec = describe_stored(run_dir, load_toml(RunFiles(run_dir).config), spaces_of).spec
     return _from_weights(RunFiles(run_dir).best_policy, read_best(run_dir, spec), spec)
 
 

@@ -6,13 +6,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+from dppo_redis.environments.failures import until_it_passes
 from dppo_redis.errors import EnvironmentBrokenError, StoppedError, WireError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.lock_step import LockStep, seed_boot
 from dppo_redis.protocol.pacing import batch_is_full
 from dppo_redis.protocol.rollout import Rollout, validate
-from dppo_redis.protocol.spec import RunDescription, Spec
+from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.service.shutdown import StopRequest
 from workers.build import build_collector
 from workers.collect import Collector
@@ -51,8 +52,10 @@ def make_sampling(config: RunConfig, description: RunDescription) -> Sampling:
 class PatientCollector:
     """A collector that bears what an actor bears: broken environments, and rollouts that may not be used."""
 
-    def __init__(self, spec: Spec, build: Callable[[int], Collector], trouble: Trouble) -> None:
-        self._spec = spec
+    def __init__(
+        self, description: RunDescription, build: Callable[[int], Collector], trouble: Trouble
+    ) -> None:
+        self._spec, self._retry_s = description.spec, description.join.env_retry_s
         self._build = build  # of the failures in a row
         self._trouble = trouble
         self._collector: Collector | None = None
@@ -62,12 +65,13 @@ class PatientCollector:
 
         Raises:
             StoppedError: a stop was requested meanwhile.
-            EnvironmentBrokenError: the environments fail again and again.
+            EnvironmentBrokenError: the environments fail again and again, or cannot be built.
         """
         while not stop.requested:
+            if self._collector is None:
+                build = partial(self._build, self._trouble.failures)
+                self._collector = until_it_passes(build, self._retry_s, stop)
             try:
-                if self._collector is None:
-                    self._collector = self._build(self._trouble.failures)
                 rollout = self._collector.collect(policy, stop)
                 self._trouble.sampled()
                 validate(rollout, self._spec)
@@ -97,7 +101,7 @@ class OneCollector:
         self.trouble, self.calls = Trouble(), CallClock()
         self._batch_steps = batch_steps
         self._collector = PatientCollector(
-            description.spec,
+            description,
             lambda _: build_collector(
                 description, None, slot=0, boot=1, builds=next(builds), calls=self.calls, role="serial"
             ),
@@ -130,8 +134,7 @@ class LockStepFleet:
             return build_collector(description, None, slot, boot, failures, self.calls, role="serial")
 
         self._collectors = [
-            PatientCollector(description.spec, partial(build, slot), self.trouble)
-            for slot in range(plan.actors)
+            PatientCollector(description, partial(build, slot), self.trouble) for slot in range(plan.actors)
         ]
 
     def collect(self, policy: ActingPolicy, stop: StopRequest) -> list[Rollout]:

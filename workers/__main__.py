@@ -87,7 +87,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         refuse_living_holder(registry, options.slot, patience, stop)
         pause_after_deaths(deaths, partial(_beat, registry, options.slot), report, stop)
     with Watchdog(calls, limit_s, stop, stopped_status=_stopped(), farewell=report):
-        check_environment_patiently(description, calls, stop, report)
+        check_environment_patiently(description, options.slot or 0, calls, stop, report)
     if stop.requested:
         return _ended(stop)
     slot, boot = patience.call("join", lambda: registry.join(options.slot))

@@ -2,7 +2,7 @@
 
 from dppo_redis.environments.make import make_vector
 from dppo_redis.environments.numbering import CopyNumber
-from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, EnvironmentNotBuiltError
+from dppo_redis.errors import EnvironmentBrokenError, EnvironmentNotBuiltError
 from dppo_redis.protocol.spec import RunDescription
 from workers.collect import Collector
 from workers.envs import Environments
@@ -25,15 +25,17 @@ def build_collector(
     count = envs_per_actor or join.envs_per_actor
     seeds = actor_seeds(join.seed, slot, boot, count, builds)
     calls = calls or CallClock()
-    calls.start()  # building may hang, too; the first reset stops the clock
+    calls.start()  # building may hang, too
     try:
         vector = make_vector(
             spec.environment, count, join.vectorization, masked=spec.observation.masked, number=number
         )
-    except (ConfigurationError, EnvironmentBrokenError) as error:  # it could be made: this may pass
+    except EnvironmentBrokenError as error:
         raise EnvironmentNotBuiltError(str(error)) from error
     except KeyboardInterrupt as error:  # of the user's code: our own handlers only set a flag
         raise EnvironmentNotBuiltError("building raised KeyboardInterrupt") from error
+    finally:
+        calls.stop()
     environments = Environments(vector, seeds.environments, calls)
     try:
         return Collector(environments, spec, seeds)

@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
+from dppo_redis.service.manners import keeping_manners
 from dppo_redis.spaces.observations import Array, BoolArray, FloatArray, describe_observations
 from workers.watchdog import CallClock
 
@@ -66,7 +67,8 @@ class Environments:
         self._ended = np.zeros(self.count, dtype=np.bool_)
         self._calls.start()
         try:
-            observations, _ = self.vector.reset(seed=seed)
+            with keeping_manners():
+                observations, _ = self.vector.reset(seed=seed)
         except (Exception, *_LEAVING) as error:  # code of the user's: anything may come out of it
             raise EnvironmentBrokenError(f"reset raised {type(error).__name__}: {error}") from error
         finally:
@@ -125,9 +127,10 @@ class Environments:
             self._calls.processes.difference_update(processes)
             self.vector.closed = True
             return
-        self._calls.start()
+        self._calls.start()  # closing may hang, too
         try:
-            self.vector.close()
+            with keeping_manners():
+                self.vector.close()
         except (Exception, *_LEAVING) as error:  # noqa: BLE001 code of the user's
             _log.warning("closing the environments raised %s: %s", type(error).__name__, error)
         finally:

@@ -3,11 +3,9 @@ than long ones. The evaluator, the serial baseline and the commands play them he
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector import VectorEnv
 
 from dppo_redis.environments.make import Vectorization, make_vector
 from dppo_redis.environments.numbering import CopyNumber
@@ -48,8 +46,7 @@ def evaluate(
     lengths: list[int] = []
     for first in range(0, len(seeds), _MOST_AT_ONCE):
         some = list(seeds[first : first + _MOST_AT_ONCE])
-        vector = _make_environments(description, len(some))
-        environments = Environments(vector, some, calls)
+        environments = _make_environments(description, some, calls or CallClock())
         try:
             played = _play_one_each(policy, environments, stop, sampling)
         finally:
@@ -70,17 +67,24 @@ def evaluate(
     )
 
 
-def _make_environments(description: RunDescription, count: int) -> VectorEnv[Any, Any, Any]:
+def _make_environments(description: RunDescription, seeds: list[int], calls: CallClock) -> Environments:
     """In this process, whatever the actors do: its computing time is what is rationed."""
     spec, wanted = description.spec, description.join.vectorization
     vectorization: Vectorization = "sync" if wanted == "async" else wanted
+    calls.start()  # building may hang, too
     try:
-        number = CopyNumber("evaluator")
-        return make_vector(
-            spec.environment, count, vectorization, masked=spec.observation.masked, number=number
+        vector = make_vector(
+            spec.environment,
+            len(seeds),
+            vectorization,
+            masked=spec.observation.masked,
+            number=CopyNumber("evaluator"),
         )
     except ConfigurationError as error:  # it could be made when it was looked at: this may pass
         raise EnvironmentBrokenError(str(error)) from error
+    finally:
+        calls.stop()
+    return Environments(vector, seeds, calls)
 
 
 def _play_one_each(

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 
 from dppo_redis.environments.inspect import inspect
+from dppo_redis.environments.numbering import CopyNumber
 from dppo_redis.errors import ConfigurationError, DamagedSpecError, EnvironmentBrokenError
 from dppo_redis.protocol.reports import ActorReport
 from dppo_redis.protocol.spec import RunDescription, Spec
@@ -47,15 +48,19 @@ def wait_for_description(store: RunStore, patience: Patience, stop: StopRequest)
     return None
 
 
-def check_environment(spec: Spec) -> None:
+def check_environment(spec: Spec, slot: int = 0) -> None:
     """Compare this machine's environment with the run's spec.
 
     Raises:
         ConfigurationError: they differ; the message says in what.
         EnvironmentBrokenError: it could not be built, which may pass.
     """
-    with keeping_manners():
-        spaces = inspect(spec.environment, use_mask=spec.observation.masked)
+    try:
+        with keeping_manners():
+            number = CopyNumber("look", slot)
+            spaces = inspect(spec.environment, use_mask=spec.observation.masked, number=number)
+    except KeyboardInterrupt as error:  # of the user's code: our own handlers only set a flag
+        raise EnvironmentBrokenError("building raised KeyboardInterrupt") from error
     differences = spec.seen_with(spaces).differences(spec)
     if differences:
         raise ConfigurationError(
@@ -65,7 +70,7 @@ def check_environment(spec: Spec) -> None:
 
 
 def check_environment_patiently(
-    description: RunDescription, calls: CallClock, stop: StopRequest, report: Callable[[str], None]
+    description: RunDescription, slot: int, calls: CallClock, stop: StopRequest, report: Callable[[str], None]
 ) -> None:
     """The same; what could not be built is tried again for `env_retry_s`, and each failure told to `report`.
 
@@ -77,7 +82,7 @@ def check_environment_patiently(
     while not stop.requested:
         calls.start()
         try:
-            check_environment(description.spec)
+            check_environment(description.spec, slot)
         except EnvironmentBrokenError as error:
             calls.stop()
             trouble.broke(error)

@@ -25,6 +25,7 @@ class RunFiles:
 
     config = _Named("config.toml")  # as used
     identity = _Named("run.json")  # the run's name, and who sampled it: what marks a directory as a run's
+    spaces = _Named("spaces.json")  # of the environment, as it was when the run was started
     lock = _Named("run.lock")  # held while the run lives
     checkpoints = _Named("checkpoints")
     used = _Named("used.json")  # epochs and versions that may have been published
@@ -56,6 +57,7 @@ class RunFiles:
             self.fleet,
             self.used,
             self.summary,
+            self.spaces,
             self.config,
             self.identity,
         )

@@ -5,19 +5,24 @@ The result is plain frozen values. An environment that cannot be trained on is r
 
 import copy
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import gymnasium
 import numpy as np
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
+from dppo_redis.environments.failures import is_final
 from dppo_redis.environments.make import closing_quietly, make_single
 from dppo_redis.environments.masks import MASK, read_mask
+from dppo_redis.environments.numbering import LOOK, CopyNumber
 from dppo_redis.environments.plain import observed_space, plain_numbers
-from dppo_redis.errors import ConfigurationError
+from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.run_plan import describe_started
 from dppo_redis.protocol.spec import EnvironmentSource, RunDescription, source_of
+from dppo_redis.service.manners import keeping_manners
 from dppo_redis.service.plugins import first_line
 from dppo_redis.spaces.actions import describe_actions
 from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
@@ -27,8 +32,10 @@ from dppo_redis.spaces.observations import describe_observations
 def spaces_of(config: RunConfig) -> EnvironmentSpaces:
     """The spaces of the environment that `config` asks for, as it is installed here.
 
+    In this process: commands look in a child of theirs, see `child.py`.
+
     Raises:
-        ConfigurationError: as `inspect` does.
+        ConfigurationError, EnvironmentBrokenError: as `looking` does.
     """
     return inspect(source_of(config), use_mask=config.use_action_mask)
 
@@ -38,31 +45,49 @@ def describe(config: RunConfig) -> RunDescription:
     return describe_started(config, spaces_of(config))
 
 
-def inspect(source: EnvironmentSource, *, use_mask: bool = True) -> EnvironmentSpaces:
-    """Build one environment, try one reset and one step, and describe its spaces.
+def inspect(
+    source: EnvironmentSource, *, use_mask: bool = True, number: CopyNumber = LOOK
+) -> EnvironmentSpaces:
+    """What `looking` sees.
+
+    Raises:
+        ConfigurationError, EnvironmentBrokenError: as `looking` does.
+    """
+    with looking(source, use_mask=use_mask, number=number) as spaces:
+        return spaces
+
+
+@contextmanager
+def looking(
+    source: EnvironmentSource, *, use_mask: bool = True, number: CopyNumber = LOOK
+) -> Iterator[EnvironmentSpaces]:
+    """Build one environment, try one reset and one step, and describe its spaces; in the end close it.
 
     Raises:
         ConfigurationError: it cannot be made, speaks the old Gym API, has an unsupported space, an
             observation of another shape than its space, more than one reward for a step, or an action
             mask of another form than its actions.
+        EnvironmentBrokenError: it raised; the next time it may not.
     """
-    with closing_quietly(make_single(source)) as env:
+    with closing_quietly(make_single(source, number)) as env:
         action = describe_actions(env.action_space)
         describe_observations(env.observation_space)
-        shown = _try_out(source.env_id, env)
+        with keeping_manners():
+            shown = _try_out(source.env_id, env)
         for observation, _ in shown:
             _check_observation(source.env_id, env.observation_space, observation)
         masks = [info[MASK] for _, info in shown if use_mask and MASK in info]
         for mask in masks:
             read_mask(mask, action)
-        return EnvironmentSpaces(describe_observations(observed_space(env, action, bool(masks))), action)
+        yield EnvironmentSpaces(describe_observations(observed_space(env, action, bool(masks))), action)
 
 
 def _try_out(env_id: str, env: gymnasium.Env[Any, Any]) -> list[tuple[Any, dict[str, Any]]]:
     """One reset and one step, which may take long: observation and info of both.
 
     Raises:
-        ConfigurationError: it raised, or speaks the API of Gym before 0.26.
+        ConfigurationError: it speaks the API of Gym before 0.26, or answers more than one reward.
+        EnvironmentBrokenError: it raised.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -78,16 +103,27 @@ def _try_out(env_id: str, env: gymnasium.Env[Any, Any]) -> list[tuple[Any, dict[
                 info = copy.copy(info)
                 answer = _try_step(env, info)
                 if len(answer) == 5:
-                    plain_numbers(*answer[1:4])
+                    _check_numbers(env_id, answer)
                     return [(first, info), (answer[0], answer[4])]
+        except ConfigurationError:
+            raise
         except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
-            raise ConfigurationError(
+            kind = ConfigurationError if is_final(error) else EnvironmentBrokenError
+            raise kind(
                 f"environment {env_id!r} raised in its first reset or step: {type(error).__name__}: {error}"
             ) from error
     raise ConfigurationError(
         f"environment {env_id!r} does not speak the API of gymnasium 1.x: reset must return "
         "(observation, info) and step (observation, reward, terminated, truncated, info)"
     )
+
+
+def _check_numbers(env_id: str, answer: tuple[Any, ...]) -> None:
+    """Refuse a step that answers more than one reward, or more than one flag."""
+    try:
+        plain_numbers(*answer[1:4])
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"environment {env_id!r} answers a step with {error}") from error
 
 
 def _try_step(env: gymnasium.Env[Any, Any], info: dict[str, Any]) -> tuple[Any, ...]:

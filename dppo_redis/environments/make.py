@@ -3,7 +3,7 @@
 import ast
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -11,20 +11,18 @@ from typing import Any, Literal, TypeVar
 
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
+from dppo_redis.environments.failures import is_final
+from dppo_redis.environments.normalisers import refuse_normalisers
 from dppo_redis.environments.numbering import LOOK, CopyNumber
 from dppo_redis.environments.plain import PlainEnvironment
-from dppo_redis.errors import ConfigurationError
+from dppo_redis.errors import ConfigurationError, DppoError, EnvironmentBrokenError
 from dppo_redis.protocol.spec import EnvironmentSource
-from dppo_redis.service.plugins import find_modules_here, first_line, import_named
+from dppo_redis.service.manners import keeping_manners
+from dppo_redis.service.plugins import first_line, import_module_of, import_named
 from dppo_redis.spaces.environment_spaces import describe_spaces
 
 Vectorization = Literal["auto", "sync", "async"]
-_NORMALISERS = {
-    NormalizeObservation: "ppo.normalise_observations",
-    NormalizeReward: "ppo.normalise_returns",
-}
 _log = logging.getLogger("dppo")
 _AnyEnv = gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]
 _AnyEnvT = TypeVar("_AnyEnvT", bound=_AnyEnv)
@@ -34,32 +32,45 @@ def make_single(source: EnvironmentSource, number: CopyNumber = LOOK) -> gymnasi
     """Build one environment with its wrappers.
 
     Raises:
-        ConfigurationError: unknown id, a missing package, wrong arguments, or the API of old Gym.
+        ConfigurationError: unknown id, a missing package, wrong arguments, the API of old Gym, or a wrapper
+            that keeps statistics of its own.
+        EnvironmentBrokenError: its constructor raised; the next time it may not.
     """
     source = number.of(source)
-    env_id = source.env_id
-    if not env_id:
+    if not source.env_id:
         raise ConfigurationError("name an environment, for example: dppo-redis train CartPole-v1")
-    if ":" in env_id:
-        find_modules_here()
+    with keeping_manners():
+        env = _make(source)
+        try:
+            refuse_normalisers(env, f"environment {source.env_id!r}")
+            for wrapper in source.wrappers:
+                env = _wrap(env, wrapper)
+        except DppoError:
+            close_quietly(env)
+            raise
+    return env
+
+
+def _make(source: EnvironmentSource) -> gymnasium.Env[Any, Any]:
+    env_id, arguments = source.env_id, dict[str, Any](source.env_kwargs)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # advice of gymnasium's checker is not an error
-            arguments: dict[str, Any] = dict(source.env_kwargs)
-            env = gymnasium.make(env_id, **arguments)
+            import_module_of(env_id)
+            return gymnasium.make(env_id, **arguments)
     except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError) as error:
         cause = first_line(error).rstrip(".")
         raise ConfigurationError(
             f"environment {env_id!r} cannot be made: {cause}. Check the id, install the package "
             "that has it, or name the module that registers it as module:EnvId"
         ) from error
+    except ConfigurationError as error:
+        raise ConfigurationError(f"environment {env_id!r} cannot be made: {error}") from error
     except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
-        raise ConfigurationError(
+        kind = ConfigurationError if is_final(error, arguments) else EnvironmentBrokenError
+        raise kind(
             f"environment {env_id!r} cannot be made: {type(error).__name__}: {first_line(error)}"
         ) from error
-    for wrapper in source.wrappers:
-        env = _wrap(env, wrapper)
-    return env
 
 
 def _wrap(env: gymnasium.Env[Any, Any], text: str) -> gymnasium.Env[Any, Any]:
@@ -71,16 +82,13 @@ def _wrap(env: gymnasium.Env[Any, Any], text: str) -> gymnasium.Env[Any, Any]:
             warnings.simplefilter("ignore")
             wrapped = wrapper(env, **arguments)
         if not isinstance(wrapped, gymnasium.Env):
-            raise TypeError(f"it answered a {type(wrapped).__name__}, not an environment")
+            raise ConfigurationError(f"it answered a {type(wrapped).__name__}, not an environment")
     except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
-        raise ConfigurationError(
+        final = ":" not in name or isinstance(error, TypeError) or is_final(error)
+        raise (ConfigurationError if final else EnvironmentBrokenError)(
             f"wrappers: {text} cannot be applied: {type(error).__name__}: {first_line(error)}"
         ) from error
-    if type(wrapped) in _NORMALISERS:
-        raise ConfigurationError(
-            f"wrappers: {text} would keep statistics of its own in each environment, which neither other "
-            f"actors nor the learner nor an evaluation have: set {_NORMALISERS[type(wrapped)]} instead"
-        )
+    refuse_normalisers(wrapped, f"wrappers: {text}")
     return wrapped
 
 
@@ -118,19 +126,23 @@ def make_vector(
 
     Raises:
         ConfigurationError: they cannot be made, or not side by side.
+        EnvironmentBrokenError: as `make_single` does.
     """
     if vectorization == "auto" and not masked and not source.wrappers:
         native = _make_native(source, count, number)
         if native is not None:
             return native
     numbers = (replace(number, copy=number.copy + n) for n in range(count))
-    builders = [partial(_make_plain, source, masked, one) for one in numbers]
+    builders: list[Callable[[], gymnasium.Env[Any, Any]]] = [
+        partial(_make_plain, source, masked, one) for one in numbers
+    ]
     try:
-        if vectorization == "async":
-            return AsyncVectorEnv(builders, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
-        return SyncVectorEnv(builders, autoreset_mode=AutoresetMode.SAME_STEP)
-    except ConfigurationError:
+        with keeping_manners():
+            return _make_side_by_side(builders, vectorization)
+    except DppoError:
         raise
+    except (EOFError, ConnectionError) as error:
+        raise EnvironmentBrokenError("a worker process of the environments died") from error
     except (Exception, SystemExit) as error:  # each with spaces of its own, for one
         raise ConfigurationError(
             f"environment {source.env_id!r} cannot be stepped {count} at a time: "
@@ -138,10 +150,32 @@ def make_vector(
         ) from error
 
 
+def _make_side_by_side(
+    builders: list[Callable[[], gymnasium.Env[Any, Any]]], vectorization: Vectorization
+) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+    """Where one cannot be built the others are closed: what they hold, a licence say, is free again."""
+    mode = AutoresetMode.SAME_STEP
+    if vectorization == "async":
+        return AsyncVectorEnv(builders, context="spawn", autoreset_mode=mode)
+    built: list[gymnasium.Env[Any, Any]] = []
+
+    def build_here(build: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
+        built.append(build())
+        return built[-1]
+
+    try:
+        return SyncVectorEnv([partial(build_here, build) for build in builders], autoreset_mode=mode)
+    except BaseException:
+        for env in built:
+            close_quietly(env)
+        raise
+
+
 def close_quietly(env: _AnyEnv) -> None:
     """Free environments; what goes wrong in it is logged, not raised."""
     try:
-        env.close()
+        with keeping_manners():
+            env.close()
     except (Exception, SystemExit) as error:  # noqa: BLE001 code of the user's
         _log.warning("closing %s raised %s: %s", env, type(error).__name__, first_line(error))
 
@@ -173,10 +207,12 @@ def _make_native(
         return None  # no limit, to `gymnasium.make`; to a native one a limit that every step exceeds
     try:
         arguments: dict[str, Any] = dict(number.of(source).env_kwargs)
-        native = gymnasium.make_vec(spec.id, count, vectorization_mode="vector_entry_point", **arguments)
+        with keeping_manners():
+            native = gymnasium.make_vec(spec.id, count, vectorization_mode="vector_entry_point", **arguments)
     except (Exception, SystemExit) as error:  # noqa: BLE001 it lacks an argument or a package, say
         _log.debug("no native version: %s: %s", type(error).__name__, first_line(error))
         return None
+    refuse_normalisers(native, f"environment {source.env_id!r}")
     if _can_stand_for(native, *spaces):
         return native
     close_quietly(native)  # that of the Arcade Learning Environment shows other pictures, for one

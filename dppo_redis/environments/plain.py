@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 
 from dppo_redis.environments.masks import MASK, read_mask
+from dppo_redis.service.manners import keeping_signals
 from dppo_redis.spaces.actions import ActionSpec, describe_actions
 from dppo_redis.spaces.observations import Array, MaskSpace
 
@@ -28,7 +29,8 @@ class PlainEnvironment(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.observation_space = observed_space(env, self._action, masked)
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
-        observation, info = self.env.reset(**arguments)
+        with keeping_signals():
+            observation, info = self.env.reset(**arguments)
         return self._observe(observation, info), {}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:

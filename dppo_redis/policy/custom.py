@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.policy.networks import Inputs, InputSizes
+from dppo_redis.service.manners import keeping_manners
 from dppo_redis.service.plugins import first_line, import_named
 
 _ROWS = 3
@@ -38,7 +39,8 @@ def load_custom(name: str, sizes: InputSizes, outputs: int) -> CustomNetwork:
     rows = _example(sizes)
     first = rows.take(slice(0, 1))
     try:
-        module = build(sizes, outputs)
+        with keeping_manners():
+            module = build(sizes, outputs)
         if not isinstance(module, nn.Module):
             raise TypeError(
                 f"a {type(module).__name__} is no torch Module: its parameters would not be found"

@@ -5,92 +5,159 @@ step is left alone: it has to be fast.
 """
 
 import contextlib
+import gc
 import logging
 import os
 import signal
+import socket
 import sys
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-_OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+_OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_PutBack = Callable[[], object]
 
 
 @contextlib.contextmanager
 def keeping_manners() -> Iterator[None]:
-    """Put back signal handlers, working directory, logging, warning filters and torch's defaults.
+    """Put back signal handlers, working directory, streams, logging, warning filters, torch's defaults.
 
     New entries of `sys.path` stay, since the user's module may need them later. So do the global random
     states of `random`, numpy and torch: they are the user's, this product has generators of its own.
     """
-    handlers = _handlers()
-    directory = _working_directory()
-    root = logging.getLogger()
-    level, root_handlers, disabled = root.level, list(root.handlers), logging.root.manager.disable
-    own = logging.getLogger("dppo")
-    own_level, own_handlers, own_disabled = own.level, list(own.handlers), own.disabled
-    own_propagates = own.propagate
-    filters = list(warnings.filters)
-    errors = np.geterr()
-    torch_state = _torch_state()
+    found = [_signals(), _place(), _streams(), _logging(), _numbers(), _torch()]
     try:
         yield
     finally:
-        _put_back_handlers(handlers)
-        if directory is not None and _working_directory() != directory:
-            with contextlib.suppress(OSError):
-                os.chdir(directory)
-        root.setLevel(level)
-        root.handlers[:] = root_handlers
-        logging.disable(disabled)
-        own.setLevel(own_level)
-        own.handlers[:] = own_handlers
-        own.disabled, own.propagate = own_disabled, own_propagates
-        warnings.filters[:] = filters  # type: ignore[index]
-        np.seterr(**errors)
-        _put_back_torch(torch_state)
+        for put_back in found:
+            put_back()
 
 
-def _handlers() -> dict[signal.Signals, Any]:
+@contextlib.contextmanager
+def keeping_signals() -> Iterator[None]:
+    """The least, and cheap: for a reset in the middle of a step. Handlers and working directory."""
+    handlers, put_back_place = [signal.getsignal(number) for number in _STOPS], _place()
     try:
-        return {number: signal.getsignal(number) for number in _OURS}
-    except ValueError:
-        return {}
+        yield
+    finally:
+        for number, handler in zip(_STOPS, handlers, strict=True):
+            if signal.getsignal(number) is not handler and handler is not None:
+                with contextlib.suppress(ValueError):  # not in the main thread
+                    signal.signal(number, handler)
+        put_back_place()
 
 
-def _put_back_handlers(handlers: dict[signal.Signals, Any]) -> None:
-    """Only the main thread may; elsewhere the user's code could not change them either."""
-    for number, handler in handlers.items():
-        if handler is not None and signal.getsignal(number) is not handler:
-            with contextlib.suppress(ValueError):
+def _signals() -> _PutBack:
+    """Handlers, also those that a C library replaced, and the mask. Only the main thread can change them."""
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None
+    handlers = {number: signal.getsignal(number) for number in _OURS}
+
+    def put_back() -> None:
+        for number, handler in handlers.items():
+            if handler is not None:  # None: not Python's
                 signal.signal(number, handler)
-    with contextlib.suppress(ValueError):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _OURS)
+
+    return put_back
+
+
+def _place() -> _PutBack:
+    """The working directory, by its name; it may have been removed."""
+    try:
+        directory = os.getcwd()
+    except OSError:
+        return lambda: None
+
+    def put_back() -> None:
+        with contextlib.suppress(OSError):
+            if _working_directory() != directory:
+                os.chdir(directory)
+
+    return put_back
 
 
 def _working_directory() -> str | None:
     try:
         return os.getcwd()
-    except OSError:  # it was removed
+    except OSError:
         return None
 
 
-def _torch_state() -> tuple[Any, ...] | None:
-    """Of a torch that is imported already; None: it is not."""
-    torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "get_default_dtype"):
-        return None
-    return torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()
+def _streams() -> _PutBack:
+    """Where we print to, how long a socket of ours waits, and what new files may be read by."""
+    out, err, hook, timeout = sys.stdout, sys.stderr, sys.excepthook, socket.getdefaulttimeout()
+    mask = os.umask(0o077)
+    os.umask(mask)
+
+    def put_back() -> None:
+        sys.stdout, sys.stderr, sys.excepthook = out, err, hook
+        socket.setdefaulttimeout(timeout)
+        os.umask(mask)
+
+    return put_back
+
+
+def _logging() -> _PutBack:
+    root, own = logging.getLogger(), logging.getLogger("dppo")
+    kept = [(one, one.level, list(one.handlers), one.disabled, one.propagate) for one in (root, own)]
+    handlers = [(one, one.level, list(one.filters)) for one in {*root.handlers, *own.handlers}]
+    disabled = logging.root.manager.disable
+    filters = list(warnings.filters)
+
+    def put_back() -> None:
+        for logger, level, its_handlers, is_disabled, propagates in kept:
+            logger.setLevel(level)
+            logger.handlers[:] = its_handlers
+            logger.disabled, logger.propagate = is_disabled, propagates
+        for handler, level, its_filters in handlers:
+            handler.setLevel(level)
+            handler.filters[:] = its_filters
+        logging.disable(disabled)
+        warnings.filters[:] = filters  # type: ignore[index]
+
+    return put_back
+
+
+def _numbers() -> _PutBack:
+    """How numpy takes overflows, how deep a recursion may go, whether memory is collected."""
+    errors, depth, collects = np.geterr(), sys.getrecursionlimit(), gc.isenabled()
+
+    def put_back() -> None:
+        np.seterr(**errors)
+        if sys.getrecursionlimit() < depth:  # a higher one is what the user's code needs
+            sys.setrecursionlimit(depth)
+        if collects != gc.isenabled():
+            (gc.enable if collects else gc.disable)()
+
+    return put_back
+
+
+def _torch() -> _PutBack:
+    """Defaults of a torch that is imported; where the user's code imports it first, those it begins with."""
+    torch = _imported_torch()
+    if torch is None:
+        return lambda: _put_back_torch(None)
+    state = (
+        torch.get_default_dtype(),
+        torch.get_num_threads(),
+        torch.is_grad_enabled(),
+        torch.is_anomaly_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+    )
+    return lambda: _put_back_torch(state)
 
 
 def _put_back_torch(state: tuple[Any, ...] | None) -> None:
-    """Where the user's code imported torch itself, to what it is at first."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "set_default_dtype"):
+    torch = _imported_torch()
+    if torch is None:
         return
-    dtype, threads, grad = state or (torch.float32, None, True)
+    dtype, threads, grad, anomaly, deterministic = state or (torch.float32, None, True, False, False)
     if torch.get_default_dtype() is not dtype:
         torch.set_default_dtype(dtype)
     if torch.get_default_device().type != "cpu":
@@ -99,3 +166,13 @@ def _put_back_torch(state: tuple[Any, ...] | None) -> None:
         torch.set_num_threads(threads)
     if torch.is_grad_enabled() != grad:
         torch.set_grad_enabled(grad)
+    if torch.is_anomaly_enabled() != anomaly:
+        torch.autograd.set_detect_anomaly(anomaly)
+    if torch.are_deterministic_algorithms_enabled() != deterministic:
+        torch.use_deterministic_algorithms(deterministic)
+
+
+def _imported_torch() -> Any:
+    """None too while it is half imported."""
+    torch = sys.modules.get("torch")
+    return torch if hasattr(torch, "set_default_dtype") and hasattr(torch, "get_default_device") else None

@@ -1,17 +1,87 @@
-"""Objects that a user names as `module:Name`: wrappers and networks of their own."""
+"""Modules that a user names, and objects in them as `module:Name`: environments, wrappers, networks."""
 
 import importlib
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
 
 from dppo_redis.errors import ConfigurationError
+from dppo_redis.service.manners import keeping_manners
+
+_OURS = ("dppo_redis", "learner", "ops", "workers")
+_HOME = Path(__file__).resolve().parents[2]
 
 
 def find_modules_here() -> None:
-    """Let modules of the working directory be imported; last in the path, to shadow nothing."""
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
+    """Let modules of the working directory be imported; last in the path, to shadow nothing.
+
+    Raises:
+        ConfigurationError: one of them has the name of a package of ours.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    refuse_namesakes(Path(here))
+
+
+def refuse_namesakes(directory: Path) -> None:
+    """Refuse modules in `directory` that would be imported instead of ours, or ours instead of them.
+
+    Raises:
+        ConfigurationError: naming the file and the package.
+    """
+    if directory.resolve() == _HOME or _holds_ours(directory):
+        return
+    for name in _OURS:
+        for file in (
+            directory / f"{name}.py",
+            directory / name / "__init__.py",
+            *(directory / name).glob("*.py"),
+        ):
+            if file.is_file():
+                raise ConfigurationError(
+                    f"{file} has the name of a package of this product, {name}: `import {name}` cannot mean "
+                    "both, so rename yours"
+                )
+
+
+def _holds_ours(directory: Path) -> bool:
+    """Whether it is where a copy of this product lies."""
+    return all((directory / name / "__init__.py").is_file() for name in _OURS)
+
+
+def import_module_of(name: str) -> None:
+    """Import the module of `module:Name`, if it has one.
+
+    Raises:
+        ModuleNotFoundError: there is none.
+        ConfigurationError: it cannot be imported, or it stands beside modules with names of ours.
+    """
+    module, colon, _ = name.partition(":")
+    if not colon:
+        return
+    find_modules_here()
+    _refuse_namesakes_beside(module)
+    try:
+        with keeping_manners():
+            importlib.import_module(module)
+    except ModuleNotFoundError:
+        raise
+    except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
+        raise ConfigurationError(f"{type(error).__name__}: {first_line(error)}") from error
+
+
+def _refuse_namesakes_beside(module: str) -> None:
+    """Where a user's module lies, its own `import workers` would find ours."""
+    try:
+        found = importlib.util.find_spec(module.partition(".")[0])
+    except (ImportError, ValueError):
+        return
+    if found is None or not found.origin or not Path(found.origin).is_file():
+        return
+    inside = Path(found.origin).parent
+    refuse_namesakes(inside.parent if found.submodule_search_locations else inside)
 
 
 def import_named(name: str, knob: str) -> Any:
@@ -22,8 +92,10 @@ def import_named(name: str, knob: str) -> Any:
     """
     module, _, attribute = name.partition(":")
     find_modules_here()
+    _refuse_namesakes_beside(module)
     try:
-        return getattr(importlib.import_module(module), attribute)
+        with keeping_manners():
+            return getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
         missing = isinstance(error, ModuleNotFoundError)
         raise ConfigurationError(

@@ -82,6 +82,14 @@ def die_with_parent() -> None:
         sys.exit(f"{PARENT_PID_VARIABLE} names {expected}, which is not the parent (any more): ending")
 
 
+def kill_with_parent(parent: int) -> None:
+    """Have this process, a fork of `parent`, killed when that dies; where the kernel can do that."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def terminate_when_orphaned(parent: int) -> None:
     """Wait until `parent` is no longer the parent, then send this process SIGTERM."""
     while os.getppid() == parent:

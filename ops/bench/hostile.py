@@ -23,7 +23,7 @@ import tomli_w
 
 from dppo_redis.artefacts.config_file import to_toml
 from dppo_redis.artefacts.run_files import RunFiles
-from dppo_redis.environments.inspect import describe
+from dppo_redis.environments.child import describe
 from dppo_redis.errors import ExitStatus, WireError
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.rollout import Rollout

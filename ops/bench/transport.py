@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
-from dppo_redis.environments.inspect import spaces_of
+from dppo_redis.environments.child import spaces_of
 from dppo_redis.errors import ExitStatus
 from dppo_redis.protocol.ledger import Outcome, Settlement
 from dppo_redis.protocol.report_fields import from_fields

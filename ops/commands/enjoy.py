@@ -14,18 +14,20 @@ import numpy as np
 import tyro
 from gymnasium.vector import SyncVectorEnv
 
-from dppo_redis.environments.make import closing_quietly, make_single, make_vector
+from dppo_redis.environments.make import close_quietly, closing_quietly, make_single, make_vector
 from dppo_redis.environments.numbering import CopyNumber
-from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
+from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, StoppedError
 from dppo_redis.policy.player import Player
 from dppo_redis.protocol.spec import EnvironmentSource, Spec
 from dppo_redis.service.arguments import parse_arguments
 from dppo_redis.service.logs import configure
 from dppo_redis.service.plugins import first_line
 from dppo_redis.service.shutdown import StopRequest
-from ops.policies.load_policy import check_playing, load_learnt
+from ops.policies.limits import under_limit
+from ops.policies.load_policy import Learnt, check_playing, load_learnt
 from ops.policies.video import Video, check_video
 from workers.seeding import NO_VERSION, evaluation_seeds
+from workers.watchdog import CallClock
 
 _USUAL_FPS = 30.0
 
@@ -77,6 +79,7 @@ class Show:
     clock: Clock | None  # of a window
     video: Video | None
     stop: StopRequest
+    calls: CallClock
 
     def play(self, seed: int) -> tuple[float, int] | None:
         """One episode: its return and length; None if a stop was asked for meanwhile.
@@ -86,7 +89,7 @@ class Show:
             WindowClosedError: nobody watches any more.
         """
         self.player.begin()
-        with _explained("reset"):
+        with _explained("reset", self.calls):
             observation, _ = self.env.reset(seed=seed)
         self._show()
         total, length, ended = 0.0, 0, False
@@ -94,7 +97,7 @@ class Show:
             if self.stop.requested:
                 return None
             action = self.player.act(observation)
-            with _explained("step"):
+            with _explained("step", self.calls):
                 observation, reward, terminated, truncated, _ = self.env.step(action)
             self._show()
             total, length, ended = total + float(reward), length + 1, bool(terminated or truncated)
@@ -103,7 +106,7 @@ class Show:
     def _show(self) -> None:
         """A window is drawn by the environment itself."""
         if self.video is not None:
-            with _explained("render"):
+            with _explained("render", self.calls):
                 frame = self.env.render()
             self.video.add(frame)
         if self.clock is not None:
@@ -117,20 +120,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     stop = StopRequest().install()
     options = parse_arguments(EnjoyOptions, argv, "dppo-redis enjoy")
     _check_options(options)
-    learnt = load_learnt(options.run_dir, options.checkpoint)
-    spec = learnt.description.spec
-    fps = options.fps or _check_rendering(spec.environment, filming=options.video is not None)
+    try:
+        learnt = load_learnt(options.run_dir, options.checkpoint, stop)
+    except StoppedError:
+        return stop.exit_status
+    with under_limit(learnt.description.join, stop) as calls:
+        video = _show(learnt, options, stop, calls)
+    if video is not None:
+        print(f"wrote {options.video}: {video.frames} frames, {video.fps:.3g} per second")
+    return stop.exit_status
+
+
+def _show(learnt: Learnt, options: EnjoyOptions, stop: StopRequest, calls: CallClock) -> Video | None:
+    """Play in a window, or into a video, which is returned."""
+    spec, file = learnt.description.spec, options.video and options.video.absolute()
+    with _timed(calls):
+        fps = options.fps or _check_rendering(spec.environment, filming=file is not None)
     sampling = np.random.default_rng(options.seed) if options.stochastic else None
     player = Player(learnt.policy(), sampling)
-    with closing_quietly(_make(spec, fps, filming=options.video is not None)) as vector:
-        env = vector.envs[0]
-        if options.video is None:
-            _play_all(Show(env, player, Clock(fps, stop), None, stop), options)
-            return stop.exit_status
-        with closing(Video(options.video, fps)) as video:
-            _play_all(Show(env, player, None, video, stop), options)
-    print(f"wrote {options.video}: {video.frames} frames, {video.fps:.3g} per second")
-    return stop.exit_status
+    with _timed(calls):
+        vector = _make(spec, fps, filming=file is not None)
+    env = vector.envs[0]
+    try:
+        if file is None:
+            _play_all(Show(env, player, Clock(fps, stop), None, stop, calls), options)
+            return None
+        with closing(Video(file, fps)) as video:
+            _play_all(Show(env, player, None, video, stop, calls), options)
+        return video
+    finally:
+        with _timed(calls):
+            close_quietly(vector)
 
 
 def _play_all(show: Show, options: EnjoyOptions) -> None:
@@ -194,10 +214,21 @@ def _make(spec: Spec, fps: float, *, filming: bool) -> SyncVectorEnv:
 
 
 @contextmanager
-def _explained(what: str) -> Iterator[None]:
-    """Whatever the environment raises, as an error of ours."""
+def _timed(calls: CallClock) -> Iterator[None]:
+    """A call of the environment, which may hang."""
+    calls.start()
     try:
         yield
+    finally:
+        calls.stop()
+
+
+@contextmanager
+def _explained(what: str, calls: CallClock) -> Iterator[None]:
+    """Whatever the environment raises, as an error of ours."""
+    try:
+        with _timed(calls):
+            yield
     except gymnasium.error.DependencyNotInstalled as error:
         raise ConfigurationError(f"the environment cannot draw itself: {first_line(error)}") from error
     except Exception as error:  # code of the user's: anything may come out of it

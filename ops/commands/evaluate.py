@@ -16,6 +16,7 @@ from dppo_redis.service.arguments import parse_arguments
 from dppo_redis.service.logs import configure
 from dppo_redis.service.shutdown import StopRequest
 from ops.policies.intervals import half_width
+from ops.policies.limits import under_limit
 from ops.policies.load_policy import Learnt, check_playing, load_learnt
 from workers.episodes import evaluate
 from workers.seeding import NO_VERSION, evaluation_seeds
@@ -45,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     stop = StopRequest().install()
     options = parse_arguments(EvaluateOptions, argv, "dppo-redis evaluate")
     check_playing(options.episodes, options.seed)
-    learnt = load_learnt(options.run_dir, options.checkpoint)
     try:
+        learnt = load_learnt(options.run_dir, options.checkpoint, stop)
         result = play(learnt, options, stop)
     except StoppedError:
         return stop.exit_status
@@ -87,4 +88,5 @@ def play(learnt: Learnt, options: EvaluateOptions, stop: StopRequest) -> Evaluat
     """
     seeds = evaluation_seeds(options.seed, NO_VERSION, options.episodes)
     sampling = np.random.default_rng(options.seed) if options.stochastic else None
-    return evaluate(learnt.policy(), learnt.description, stop, sampling, seeds)
+    with under_limit(learnt.description.join, stop) as calls:
+        return evaluate(learnt.policy(), learnt.description, stop, sampling, seeds, calls)

@@ -9,9 +9,10 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from dppo_redis.artefacts.exports import ARRAYS, DESCRIPTION, GRAPH, Export, is_export, write_export
-from dppo_redis.errors import ConfigurationError, ExitStatus
+from dppo_redis.errors import ConfigurationError, ExitStatus, StoppedError
 from dppo_redis.service.arguments import parse_arguments
 from dppo_redis.service.logs import configure
+from dppo_redis.service.shutdown import StopRequest
 from ops.policies.load_policy import Learnt, load_learnt
 
 _HOW_TO_INSTALL = "pip install onnx onnxscript"
@@ -39,7 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_arguments(ExportOptions, argv, "dppo-redis export")
     _check_target(options)
     with_graph = _wants_graph(options.onnx)
-    learnt = load_learnt(options.run_dir, options.checkpoint)
+    stop = StopRequest().install()
+    try:
+        learnt = load_learnt(options.run_dir, options.checkpoint, stop, to_play=False)
+    except StoppedError:
+        return stop.exit_status
     learnt.policy()  # whether the weights fit the spec
     extra: dict[str, Any] = {"checkpoint": options.checkpoint}
     add_graph(options.to, learnt, extra, wanted=with_graph)

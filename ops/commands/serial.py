@@ -2,16 +2,20 @@
 
 import json
 import logging
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
-from dppo_redis.environments.inspect import spaces_of
-from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
+from dppo_redis.artefacts.spaces_file import write_spaces
+from dppo_redis.environments.child import spaces_of, try_in_child
+from dppo_redis.errors import ConfigurationError, DppoError, EnvironmentBrokenError, StoppedError
 from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.protocol.run_plan import plan
+from dppo_redis.service.ending import closing_within, end_descendants, end_process
 from dppo_redis.service.logs import configure
 from dppo_redis.service.shutdown import StopRequest
 from learner.build import check_network
@@ -28,9 +32,16 @@ _log = logging.getLogger("dppo")
 
 def main(argv: Sequence[str] | None = None, started: float | None = None) -> int:
     """Entry point; `started`, by the monotonic clock, is when the command began."""
-    started = time.monotonic() if started is None else started
     configure("serial")
     stop = StopRequest().install()
+    try:
+        return _main(argv, stop, time.monotonic() if started is None else started)
+    except StoppedError as error:  # while it looked at the environment
+        _log.info("%s", error)
+        return stop.exit_status
+
+
+def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
     options = read_options(SerialOptions, argv, "dppo-redis serial")
     if options.age < 0:
         raise ConfigurationError(f"age: at least 0 (got {options.age})")
@@ -38,35 +49,62 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
         raise ConfigurationError("age and lock_step cannot be used together: lock-step data is always fresh")
     torch.set_num_threads(1)
     config = options.config
-    planned = plan(config, spaces_of(config), serial=True)
+    planned = plan(config, spaces_of(config, stop), serial=True)
     directory = choose(config, options.run, options.run_dir, resume=False)
     check(directory, resume=False, overwrite=options.overwrite)
+    if config.network.custom is not None:  # which may hang, or crash
+        try_in_child("the network", partial(check_network, config, planned.description), config, stop)
     check_network(config, planned.description)
     check_before_start(planned, directory.path)
     claim(directory)
     sampling = f"one process, age {options.age}"
     prepare(directory, planned.config_as_used, resume=False, sampling=sampling)
+    write_spaces(directory.path, config, planned.spaces)
     console = make_console(progress_stream(options.json))
     console.print(derived_table(config, planned.derived, serial=True))
     serial = make_serial(planned, directory.path, console, stop, options.age, directory.run)
     failure: DppoError | None = None
     try:
-        with Watchdog(
-            serial.sampling.calls, config.env_timeout_s, stop, stopped_status=ExitStatus.INTERRUPTED
-        ):
+        last_words = partial(_last_words, serial, directory.run, started, json_wanted=options.json)
+        with Watchdog(serial.sampling.calls, config.env_timeout_s, stop, farewell=last_words):
             serial.run()
     except DppoError as error:
         failure = error
     finally:
-        serial.close()
+        serial.training.metrics.close()
     serial.save()
     wall_s = time.monotonic() - started
     return _conclude(serial, directory.run, failure, wall_s, json_wanted=options.json)
 
 
+def _last_words(serial: Serial, run: str, started: float, reason: str | None, *, json_wanted: bool) -> None:
+    """Of the watchdog's thread, before it ends this process: the main one is in a call of the environment."""
+    serial.stop.request()  # should that call return after all
+    failure = None if reason is None else EnvironmentBrokenError(reason)
+    serial.training.metrics.close()
+    serial.save()
+    _tell(serial, run, failure, time.monotonic() - started, json_wanted=json_wanted)
+    if failure is None:
+        end_process(serial.stop.exit_status)
+    print(f"dppo-redis: {failure}", file=sys.stderr)
+
+
 def _conclude(
     serial: Serial, run: str, failure: DppoError | None, wall_s: float, *, json_wanted: bool
 ) -> int:
+    _tell(serial, run, failure, wall_s, json_wanted=json_wanted)
+    try:
+        if failure is not None:
+            raise failure
+        return serial.stop.exit_status
+    finally:
+        with closing_within(status=serial.stop.exit_status):
+            serial.sampling.close()
+        end_descendants()
+
+
+def _tell(serial: Serial, run: str, failure: DppoError | None, wall_s: float, *, json_wanted: bool) -> None:
+    """Write the summary and the curve, and print the summary."""
     summary = serial.summary(wall_s)
     if failure is not None:
         summary = replace(summary, reason="failed")
@@ -80,6 +118,3 @@ def _conclude(
         serial.console.print(summary_table(summary))
     if json_wanted:
         print(json.dumps(to_json(summary)), flush=True)
-    if failure is not None:
-        raise failure
-    return serial.stop.exit_status

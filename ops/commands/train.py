@@ -8,10 +8,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from dppo_redis.artefacts.config_file import load_toml
-from dppo_redis.environments.inspect import inspect, spaces_of
+from dppo_redis.artefacts.spaces_file import write_spaces
+from dppo_redis.environments.child import inspect_in_child, spaces_of, try_in_child
 from dppo_redis.errors import DppoError, StoppedError
 from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.protocol.reports import RunSummary
@@ -54,7 +56,7 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
 def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
     options = read_options(TrainOptions, argv, "dppo-redis train")
     config = options.config
-    planned = plan(config, spaces_of(config), serial=False)
+    planned = plan(config, spaces_of(config, stop), serial=False)
     directory = choose(config, options.run, options.run_dir, options.resume)
     given = base_url(options.redis) if is_url_given(options.redis) else None
     url = as_role(given, Role.OPERATOR) if given is not None else None
@@ -65,21 +67,18 @@ def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
         check_shared(url, options, directory, stop)
     check(directory, resume=options.resume, overwrite=options.overwrite)
     if _needs_a_try(planned):
-        from learner.build import check_network  # torch, which other starts need not wait for
-
-        check_network(config, planned.description)
+        try_in_child("the network", partial(_check_network, planned), config, stop)
     if config.init_from is not None and not options.resume:
-        from learner.warm_start import check_before_start  # torch again
-
-        check_before_start(planned, directory.path)
+        try_in_child("init_from", partial(_check_before_start, planned, directory.path), config, stop)
     if options.resume:
-        _check_resumed(directory, planned)
+        _check_resumed(directory, planned, stop)
     if stop.requested:
         return stop.exit_status
     lock = claim(directory)
     if url is not None:
         prepare_shared(url, options, directory, stop)
     prepare(directory, planned.config_as_used, resume=options.resume)
+    write_spaces(directory.path, config, planned.spaces)
     screen = Screen(progress_stream(options.json))
     screen.print(derived_table(config, planned.derived))
     private_dir = _private_directory()
@@ -97,7 +96,19 @@ def _needs_a_try(planned: RunPlan) -> bool:
     return network.custom is not None or planned.config.device.startswith("cuda") or large
 
 
-def _check_resumed(directory: RunDirectory, planned: RunPlan) -> None:
+def _check_network(planned: RunPlan) -> None:
+    from learner.build import check_network  # torch, which other starts need not wait for
+
+    check_network(planned.config, planned.description)
+
+
+def _check_before_start(planned: RunPlan, run_dir: Path) -> None:
+    from learner.warm_start import check_before_start  # torch again
+
+    check_before_start(planned, run_dir)
+
+
+def _check_resumed(directory: RunDirectory, planned: RunPlan, stop: StopRequest) -> None:
     """What a checkpoint was made for cannot change in a resumed run.
 
     Raises:
@@ -106,15 +117,25 @@ def _check_resumed(directory: RunDirectory, planned: RunPlan) -> None:
     config, stored = planned.config, load_toml(directory.files.config)
     seen = planned.spaces
     if stored.use_action_mask != config.use_action_mask:
-        seen = inspect(source_of(config), use_mask=stored.use_action_mask)
+        seen = inspect_in_child(
+            source_of(config),
+            use_mask=stored.use_action_mask,
+            limit_s=config.env_timeout_s,
+            retry_s=config.env_retry_s,
+            stop=stop,
+        )
     refuse_another_plan(stored, seen, planned)
     if config.network.custom is not None:  # can change within a spec: shows only where a checkpoint is loaded
-        from learner.build import build_ppo
-        from learner.checkpoint import Checkpoints
+        try_in_child("the network", partial(_load_checkpoint, directory, planned), config, stop)
 
-        digest = planned.description.digest
-        checkpoints = Checkpoints(directory.files.checkpoints, directory.run, digest, keep=1)
-        checkpoints.peek(build_ppo(config, planned.description, update_epochs=1), None)
+
+def _load_checkpoint(directory: RunDirectory, planned: RunPlan) -> None:
+    from learner.build import build_ppo
+    from learner.checkpoint import Checkpoints
+
+    digest = planned.description.digest
+    checkpoints = Checkpoints(directory.files.checkpoints, directory.run, digest, keep=1)
+    checkpoints.peek(build_ppo(planned.config, planned.description, update_epochs=1), None)
 
 
 def _private_directory() -> Path:

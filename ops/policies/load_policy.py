@@ -1,18 +1,21 @@
 """Which policy of a run a command plays: choosing and loading it. `evaluate`, `enjoy` and `export` alike."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dppo_redis.artefacts.best_policy import read_best
 from dppo_redis.artefacts.config_file import load_toml
 from dppo_redis.artefacts.exports import adapt, is_export, read_export
 from dppo_redis.artefacts.run_files import RunFiles
-from dppo_redis.environments.inspect import describe, inspect
+from dppo_redis.artefacts.spaces_file import describe_stored
+from dppo_redis.environments.child import describe, inspect_in_child, spaces_of
 from dppo_redis.errors import ConfigurationError, WireError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.spec import RunDescription, Spec, join_settings
 from dppo_redis.protocol.weights import Weights
+from dppo_redis.service.shutdown import StopRequest
 from ops.fleet.run_directory import run_in
 
 
@@ -48,22 +51,27 @@ def check_playing(episodes: int, seed: int) -> None:
         raise ConfigurationError(f"seed: at least 0 (got {seed})")
 
 
-def load_learnt(directory: Path, checkpoint: str) -> Learnt:
+def load_learnt(
+    directory: Path, checkpoint: str, stop: StopRequest | None = None, *, to_play: bool = True
+) -> Learnt:
     """The policy in a run's directory or an export.
 
     `checkpoint` is best (of the evaluations during training), last (the newest checkpoint), a checkpoint
-    file of the run, or the directory of an export that fits it.
+    file of the run, or the directory of an export that fits it. To play with it the environment is looked at
+    as it is installed here; otherwise it need not be installed.
 
     Raises:
+        EnvironmentBrokenError, StoppedError: of looking at the environment.
         ConfigurationError: there is none, or it is damaged, or of another run or spec.
     """
     if is_export(directory):
-        return _from_export(directory, checkpoint)
+        return _from_export(directory, checkpoint, stop, to_play=to_play)
     run = run_in(directory)
     if run is None:
         raise ConfigurationError(f"{directory} holds no run and no export")
     config = load_toml(RunFiles(directory).config)
-    description = describe(config)
+    look = partial(spaces_of, stop=stop)
+    description = describe(config, stop) if to_play else describe_stored(directory, config, look)
     if checkpoint == "best":
         weights = read_best(directory, description.spec)
     elif Path(checkpoint) == RunFiles(Path(checkpoint).parent).best_policy:
@@ -76,19 +84,28 @@ def load_learnt(directory: Path, checkpoint: str) -> Learnt:
     return Learnt(run, description, weights)
 
 
-def _from_export(directory: Path, checkpoint: str) -> Learnt:
+def _from_export(directory: Path, checkpoint: str, stop: StopRequest | None, *, to_play: bool) -> Learnt:
     if checkpoint != "best":
         raise ConfigurationError(f"{directory} is an export, which holds one policy: leave out --checkpoint")
     export = read_export(directory)
-    description = _describe_export(export.spec)
+    description = _describe_export(export.spec, stop, to_play=to_play)
     weights = adapt(export.weights, export.spec, description.spec, f"{directory} is an export")
     return Learnt(export.run, description, weights)
 
 
-def _describe_export(spec: Spec) -> RunDescription:
+def _describe_export(spec: Spec, stop: StopRequest | None, *, to_play: bool) -> RunDescription:
     """Its spec with the environment as it is installed here; all else as in a run with the defaults."""
-    spaces = inspect(spec.environment, use_mask=spec.observation.masked)
-    return RunDescription(spec.seen_with(spaces), join_settings(RunConfig(), spec.rollout_steps))
+    config = RunConfig()
+    if to_play:
+        spaces = inspect_in_child(
+            spec.environment,
+            use_mask=spec.observation.masked,
+            limit_s=config.env_timeout_s,
+            retry_s=config.env_retry_s,
+            stop=stop,
+        )
+        spec = spec.seen_with(spaces)
+    return RunDescription(spec, join_settings(config, spec.rollout_steps))
 
 
 def _from_checkpoint(

@@ -16,7 +16,7 @@ from statistics import fmean
 
 import torch
 
-from dppo_redis.environments.inspect import spaces_of
+from dppo_redis.environments.child import spaces_of
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.reports import RunSummary

@@ -1,0 +1,58 @@
+"""What the environment of a run looks like, in the run's directory: hosts without it can go on with the run.
+
+Written by whoever looked; read by the learner and by `export`, which build no environment.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dppo_redis.artefacts.run_files import RunFiles
+from dppo_redis.protocol.config import RunConfig
+from dppo_redis.protocol.run_plan import describe_started
+from dppo_redis.protocol.spec import RunDescription, source_of
+from dppo_redis.service.files import write_aside
+from dppo_redis.spaces.actions import ActionSpec
+from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
+from dppo_redis.spaces.observations import ObservationSpec
+
+
+def write_spaces(run_dir: Path, config: RunConfig, spaces: EnvironmentSpaces) -> None:
+    """Keep the spaces of the environment that `config` asks for.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    values = {
+        **_asked_for(config),
+        "observation": spaces.observation.to_json(),
+        "action": spaces.action.to_json(),
+    }
+    write_aside(RunFiles(run_dir).spaces, (json.dumps(values, indent=2) + "\n").encode())
+
+
+def read_spaces(run_dir: Path, config: RunConfig) -> EnvironmentSpaces | None:
+    """The spaces of the environment that `config` asks for; None where they are not there, or of another."""
+    try:
+        values = json.loads(RunFiles(run_dir).spaces.read_text(encoding="utf-8"))
+        asked_for = _asked_for(config)
+        if {name: values[name] for name in asked_for} != json.loads(json.dumps(asked_for)):
+            return None
+        return EnvironmentSpaces(
+            ObservationSpec.from_json(values["observation"]), ActionSpec.from_json(values["action"])
+        )
+    except (OSError, ValueError, KeyError, TypeError):  # an earlier release wrote none
+        return None
+
+
+def describe_stored(
+    run_dir: Path, config: RunConfig, look: Callable[[RunConfig], EnvironmentSpaces]
+) -> RunDescription:
+    """The description of the run in a directory; `look` is for one whose spaces are not in it."""
+    return describe_started(config, read_spaces(run_dir, config) or look(config))
+
+
+def _asked_for(config: RunConfig) -> dict[str, Any]:
+    return {"environment": asdict(source_of(config)), "use_action_mask": config.use_action_mask}

@@ -1,0 +1,84 @@
+"""Looks at an environment in a child process: commands run none of the user's code before they have to.
+
+It hangs, crashes or misbehaves there, under a limit; what may pass is tried again.
+"""
+
+import itertools
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+
+from dppo_redis.environments.failures import until_it_passes
+from dppo_redis.environments.inspect import looking
+from dppo_redis.protocol.config import RunConfig
+from dppo_redis.protocol.run_plan import describe_started
+from dppo_redis.protocol.spec import EnvironmentSource, RunDescription, source_of
+from dppo_redis.service.child import ask_child
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
+
+_KNOB = "--env-timeout-s"
+_TRIAL_S = 60.0  # torch is imported in it, too
+
+
+def spaces_of(config: RunConfig, stop: StopRequest | None = None) -> EnvironmentSpaces:
+    """The spaces of the environment that `config` asks for, as it is installed here.
+
+    Raises:
+        ConfigurationError, EnvironmentBrokenError, StoppedError: as `inspect_in_child` does.
+    """
+    return inspect_in_child(
+        source_of(config),
+        use_mask=config.use_action_mask,
+        limit_s=config.env_timeout_s,
+        retry_s=config.env_retry_s,
+        stop=stop,
+    )
+
+
+def describe(config: RunConfig, stop: StopRequest | None = None) -> RunDescription:
+    """The description of a run that was started, by the environment that is installed here."""
+    return describe_started(config, spaces_of(config, stop))
+
+
+def inspect_in_child(
+    source: EnvironmentSource,
+    *,
+    use_mask: bool,
+    limit_s: float,
+    retry_s: float,
+    stop: StopRequest | None = None,
+) -> EnvironmentSpaces:
+    """The spaces of an environment.
+
+    Raises:
+        ConfigurationError: it is refused.
+        EnvironmentBrokenError: it hangs, or raises or crashes for `retry_s` seconds.
+        StoppedError: a stop was requested meanwhile.
+    """
+    what = f"environment {source.env_id!r}"
+    stop = stop or StopRequest()
+    look = partial(looking, source, use_mask=use_mask)
+    attempts = itertools.count()
+
+    def attempt() -> EnvironmentSpaces:
+        first = next(attempts) == 0
+        return ask_child(what, look, limit_s=limit_s, knob=_KNOB, stop=stop, traces=first)
+
+    return until_it_passes(attempt, retry_s, stop)
+
+
+def try_in_child(what: str, trial: Callable[[], None], config: RunConfig, stop: StopRequest) -> None:
+    """Run a check of the user's own code, a network for example, in a child.
+
+    Raises:
+        ConfigurationError: as `trial` does.
+        EnvironmentBrokenError: it hangs or crashes.
+        StoppedError: a stop was requested meanwhile.
+    """
+
+    def work() -> AbstractContextManager[None]:
+        trial()
+        return nullcontext()
+
+    ask_child(what, work, limit_s=max(_TRIAL_S, config.env_timeout_s), stop=stop)

@@ -1,0 +1,94 @@
+"""Which failures of an environment are final, and how what may pass is tried again."""
+
+import logging
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any, TypeVar
+
+import gymnasium
+
+from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, EnvironmentHangsError, StoppedError
+from dppo_redis.service.child import ChildTracebackError
+from dppo_redis.service.plugins import first_line
+from dppo_redis.service.shutdown import StopRequest
+
+T = TypeVar("T")
+
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 5.0
+_log = logging.getLogger("dppo")
+
+
+def is_final(error: BaseException, arguments: Mapping[str, Any] | None = None) -> bool:
+    """Whether it would be the same the next time: a wrong name, import, syntax, argument or form.
+
+    Anything else that the user's code raises may pass: a licence, a port, a simulator that is not up yet.
+    """
+    if isinstance(error, (ConfigurationError, gymnasium.error.Error, ImportError, SyntaxError)):
+        return True
+    if isinstance(error, TypeError):
+        return any(_is_about_arguments(one, arguments or {}) for one in _chain(error))
+    return isinstance(error, AssertionError) and _raised_by(error, gymnasium)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """It, and what it was raised from: gymnasium raises a TypeError of the constructor again."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _is_about_arguments(error: BaseException, arguments: Mapping[str, Any]) -> bool:
+    """Raised by the call itself, before any code of the user's ran; or an argument that was handed on."""
+    if error.__cause__ is None and _raised_by(error, gymnasium):
+        return True
+    return any(f"unexpected keyword argument '{name}'" in str(error) for name in arguments)
+
+
+def _raised_by(error: BaseException, module: ModuleType) -> bool:
+    """Whether the code that raised it is part of `module`."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    name = frames[-1][0].f_globals.get("__name__", "") if frames else ""
+    return name == module.__name__ or name.startswith(f"{module.__name__}.")
+
+
+def until_it_passes(attempt: Callable[[], T], retry_s: float, stop: StopRequest) -> T:
+    """What `attempt` returns in the end; what it raises that may pass is tried again, after growing pauses.
+
+    The first traceback is shown at once, whatever comes later in one line.
+
+    Raises:
+        EnvironmentBrokenError: it has raised for `retry_s` seconds, or hangs.
+        StoppedError: a stop was requested meanwhile.
+    """
+    began: float | None = None  # when it failed first
+    pause_s = _FIRST_PAUSE_S
+    while not stop.requested:
+        try:
+            return attempt()
+        except EnvironmentHangsError:
+            raise
+        except EnvironmentBrokenError as error:
+            now, line = time.monotonic(), first_line(error)
+            first, began = began is None, now if began is None else began
+            left_s = began + retry_s - now
+            if first:
+                _log.error("%s: tried again for %g s\n%s", line, retry_s, traceback_of(error))
+            elif left_s > 0:
+                _log.warning("%s: tried again for %.0f s more", line, left_s)
+            if left_s <= 0:
+                tried = f", tried again for {now - began:.0f} s, see env_retry_s" if retry_s else ""
+                raise EnvironmentBrokenError(f"{line}{tried}") from error
+            stop.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+    raise StoppedError("stopped while an environment was being built")
+
+
+def traceback_of(error: EnvironmentBrokenError) -> str:
+    """The traceback of what the user's code raised, in this process or in a child; "" if there is none."""
+    cause = error.__cause__
+    if cause is None or isinstance(cause, ChildTracebackError):
+        return str(cause or "")
+    return "".join(traceback.format_exception(cause))
