@@ -25,6 +25,7 @@ class Case:
     command: str
     says: tuple[str, ...]  # words of the line
     status: int = ExitStatus.CONFIGURATION
+    traceback: bool = False  # of the user's code, before that line
     environment: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 15.0
 
@@ -84,9 +85,12 @@ CASES = [
     Case("the API of older Gym", "train tests.envs:OldestApi-v0", ("OldestApi", "gymnasium 1.x")),
     Case(
         "environment that raises at once",
-        "train tests.envs:RaisesInReset-v0 --env-kwargs at 1",
-        ("RaisesInReset", "the simulator lost its licence"),
+        "train tests.envs:RaisesInReset-v0 --env-kwargs at 1 --env-retry-s 1",
+        ("RaisesInReset", "the simulator lost its licence", "tried again for 1 s"),
+        ExitStatus.ENVIRONMENT_BROKEN,
+        traceback=True,
     ),
+    Case("normalising wrapper", "train CartPole-v1 --wrappers NormalizeReward", ("ppo.normalise_returns",)),
     Case("run directory below a file", "train CartPole-v1 --run-dir file/run", ("file/run", "--run-dir")),
     Case("directory of another run", "train CartPole-v1 --run-dir other", ("other", "--overwrite")),
     Case("foreign directory", "train CartPole-v1 --run-dir foreign", ("foreign", "--run-dir")),
@@ -164,7 +168,7 @@ def endings(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Ending]:
 def test_bad_input_ends_in_one_line_that_names_the_cause(case: Case, endings: Mapping[str, Ending]) -> None:
     ending = endings[case.name]
     assert ending.status == case.status
-    assert "Traceback" not in "\n".join(ending.error_lines)
+    assert ("Traceback" in "\n".join(ending.error_lines)) == case.traceback
     own = [line for line in ending.error_lines if line.startswith("dppo-redis: ")]
     if not case.command.startswith("actor"):  # a service logs its line
         assert own == ending.error_lines[-1:]

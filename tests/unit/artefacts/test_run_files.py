@@ -74,6 +74,7 @@ def test_the_names_are_those_of_every_release() -> None:
         "lock": "run.lock",
         "logs": "logs",
         "metrics": "metrics.csv",
+        "spaces": "spaces.json",
         "summary": "summary.json",
         "tensorboard": "tensorboard",
         "used": "used.json",

@@ -143,16 +143,17 @@ def test_a_resumed_lock_step_run_keeps_its_fleet() -> None:
 
 
 def test_serial_looks_at_its_environment_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked = []
+    looked = tmp_path / "looked"  # it does so in a child
 
     def counted(source: EnvironmentSource) -> Any:
-        looked.append(source.env_id)
+        with looked.open("a") as file:
+            file.write(f"{source.env_id}\n")
         return make_single(source)
 
     monkeypatch.setattr("dppo_redis.environments.inspect.make_single", counted)
     knobs = "--env-steps 64 --rollout-steps 8 --ppo.batch-steps 64 --evaluation.episodes 1"
     serial(["CartPole-v1", "--run-dir", str(tmp_path / "run"), "--json", *knobs.split()])
-    assert looked == ["CartPole-v1"]
+    assert looked.read_text() == "CartPole-v1\n"
 
 
 def test_one_module_makes_environments() -> None:

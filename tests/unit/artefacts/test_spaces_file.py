@@ -1,0 +1,59 @@
+"""The spaces of a run's environment, kept in its directory."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dppo_redis.artefacts.run_files import RunFiles
+from dppo_redis.artefacts.spaces_file import describe_stored, read_spaces, write_spaces
+from dppo_redis.environments.inspect import describe, spaces_of
+from tests.factories import make_config
+
+ENVIRONMENTS: list[dict[str, Any]] = [
+    {"env_id": "CartPole-v1"},
+    {
+        "env_id": "tests.envs:Slow-v0",
+        "env_kwargs": {"ms": 0.5},
+        "wrappers": ["TimeLimit(max_episode_steps=3)"],
+    },
+    {"env_id": "Pendulum-v1"},
+    {"env_id": "tests.envs:Masked-v0"},
+    {"env_id": "tests.envs:Everything-v0"},
+]
+
+
+@pytest.mark.parametrize("knobs", ENVIRONMENTS, ids=lambda knobs: knobs["env_id"])
+def test_what_is_written_describes_the_run_without_its_environment(
+    knobs: dict[str, Any], tmp_path: Path
+) -> None:
+    config = make_config(**knobs)
+    write_spaces(tmp_path, config, spaces_of(config))
+    assert read_spaces(tmp_path, config) == spaces_of(config)
+    assert describe_stored(tmp_path, config, lambda _: pytest.fail("it looked")) == describe(config)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"env_kwargs": {"length": 4}},
+        {"env_id": "Pendulum-v1"},
+        {"use_action_mask": False},
+        {"wrappers": ["A"]},
+    ],
+    ids=str,
+)
+def test_those_of_another_environment_are_not_taken(change: dict[str, Any], tmp_path: Path) -> None:
+    config = make_config(env_id="CartPole-v1")
+    write_spaces(tmp_path, config, spaces_of(config))
+    assert read_spaces(tmp_path, make_config(**{"env_id": "CartPole-v1", **change})) is None
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"environment": 3}'])
+def test_a_file_that_is_missing_or_damaged_has_the_environment_looked_at(
+    text: str | None, tmp_path: Path
+) -> None:
+    config = make_config(env_id="CartPole-v1")
+    if text is not None:
+        RunFiles(tmp_path).spaces.write_text(text)
+    assert describe_stored(tmp_path, config, spaces_of) == describe(config)
