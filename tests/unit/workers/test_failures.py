@@ -30,8 +30,7 @@ def tries(trouble: Trouble, clock: Clock, error: EnvironmentBrokenError) -> int:
         trouble.broke(error)
         try:
             clock.now += trouble.pause_s(error)
-        except EnvironmentBrokenError as given_up:
-            assert "no licence" in str(given_up)
+        except EnvironmentBrokenError:
             return count
     raise AssertionError("it never gives up")
 

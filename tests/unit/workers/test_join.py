@@ -70,9 +70,12 @@ def test_a_stop_ends_the_trying(tmp_path: Path) -> None:
 
     class Said(list[str]):
         def append(self, text: str) -> None:
+            super().append(text)
             stop.request()
 
-    check(described, Said(), stop)
+    said = Said()
+    check(described, said, stop)
+    assert len(said) == 1
 
 
 def test_the_look_is_numbered_by_the_slot() -> None:
