@@ -19,7 +19,6 @@ from dppo_redis.protocol.wire import checksum, encode_rollout
 from dppo_redis.service.deaths import NO_DEATHS, Deaths
 from dppo_redis.service.event_log import NO_HISTORY, History, arrays_digest
 from dppo_redis.service.logs import Rarely
-from dppo_redis.service.manners import keeping_manners
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Patience
 from dppo_redis.store.registry import Registry
@@ -168,16 +167,14 @@ class Actor:
         if self.turn.starts_anew():
             self.close()
         if self.collector is None:
-            with keeping_manners():
-                self.collector = self.build_collector(*self.turn.build(self.trouble.failures))
+            self.collector = self.build_collector(*self.turn.build(self.trouble.failures))
         return self.collector
 
     def close(self) -> None:
         """Free the environments."""
         if self.collector is not None:
             collector, self.collector = self.collector, None
-            with keeping_manners():
-                collector.close()
+            collector.close()
 
     def _look(self) -> Situation:
         return self.patience.call("reach Redis", self.access.producer.look)

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from multiprocessing import popen_fork
 from pathlib import Path
 from typing import NoReturn
 
@@ -142,13 +143,13 @@ def closing_within(limit_s: float = CLOSE_LIMIT_S, status: int = 0) -> Iterator[
 def reap_strays(ended_before: frozenset[int]) -> frozenset[int]:
     """Take leave of adopted processes that ended by now and before the last look; the zombies of this look.
 
-    Of those that are somebody's `Popen` here the status is left for it to read. Nothing is done about a few.
+    Of those that somebody here started as a `Popen` the status is left to read. Nothing is done about a few.
     """
     zombies = frozenset(child.pid for child in _by_parent().get(os.getpid(), ()) if child.is_zombie)
     old = zombies & ended_before
     if len(old) <= _STRAYS_KEPT:
         return zombies
-    awaited = {one.pid for one in gc.get_objects() if isinstance(one, subprocess.Popen)}
+    awaited = {one.pid for one in gc.get_objects() if isinstance(one, subprocess.Popen | popen_fork.Popen)}
     for pid in old - awaited:
         with contextlib.suppress(OSError):
             os.waitpid(pid, os.WNOHANG)

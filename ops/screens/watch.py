@@ -11,6 +11,7 @@ from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client, TransientError, translated
 from dppo_redis.store.run_status import read_status
 from dppo_redis.store.run_store import STOP, RunStore
+from ops.fleet.last_words import last_words
 from ops.fleet.render import ACTORS
 from ops.fleet.supervisor import Fleet, ProcessState, last_line
 from ops.screens.view import Screen
@@ -110,7 +111,8 @@ def _failure(process: ProcessState, looping: bool) -> RunFailedError | None:
     if not process.gave_up and not looping:
         return None
     how = f"gave up (status {process.exit_status})" if process.gave_up else "keeps ending"
-    error = RunFailedError(f"{process.name} {how}: {last_line(process.log)} (log: {process.log})")
+    said = last_words(process.log) or last_line(process.log)
+    error = RunFailedError(f"{process.name} {how}: {said} (log: {process.log})")
     if process.exit_status == ExitStatus.CONFIGURATION:
         error.exit_status = ExitStatus.CONFIGURATION
     return error
@@ -164,6 +166,8 @@ class Watch:
     def finish(self) -> None:
         """Ask the services to end by themselves and wait for them, the last evaluation included."""
         hasty = self.stop.requested
+        if hasty:
+            self.fleet.stop_sampling()
         told = not hasty
         deadline = time.monotonic() + (_HASTY_STOP_S if hasty else _LAST_EVALUATION_S)
         signalled = self.stop.signal
