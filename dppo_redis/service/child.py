@@ -9,6 +9,7 @@ import faulthandler
 import logging
 import os
 import pickle
+import secrets
 import select
 import signal
 import struct
@@ -16,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
 from dppo_redis.errors import (
@@ -31,6 +33,7 @@ from dppo_redis.service.shutdown import StopRequest, kill_with_parent
 
 T = TypeVar("T")
 
+_MARK = "DPPO_LOOK"
 _CLOSING_S = 2.0  # how long the child may take to free what it built, once it has answered
 _SLICE_S = 0.05
 _FIRST_WORD_S = 10.0
@@ -65,12 +68,13 @@ def ask_child(
         DppoError: as `work` raised it.
     """
     adopt_orphans()  # what the child leaves behind is found below this process
-    before = set(descendants())
+    mark = f"{_MARK}={secrets.token_hex(8)}"
     reader, writer = os.pipe()
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         os.close(reader)
+        os.environ[_MARK] = mark.partition("=")[2]  # inherited by all that it starts
         _be_the_child(parent, work, writer, max(0.1, limit_s - 0.2) if traces else None)
     os.close(writer)
     ended: int | None = None
@@ -80,7 +84,7 @@ def ask_child(
         os.close(reader)
         if ended is None:
             _end(pid)
-        _end_strays(before)
+        _end_strays(pid, mark.encode())
     if answer is None:
         raise EnvironmentBrokenError(f"{what} ended the process that it was in: {_status_text(ended or 0)}")
     return cast(T, _open(answer, what))
@@ -152,11 +156,23 @@ def _end(pid: int) -> None:
     _reap(below)
 
 
-def _end_strays(before: set[int]) -> None:
+def _end_strays(child: int, mark: bytes) -> None:
     """End what the child started and left behind, which has become ours."""
-    strays = [pid for pid in descendants() if pid not in before]
-    end_all(lambda: [pid for pid in descendants() if pid not in before], polite_s=0)
+
+    def find() -> list[int]:
+        return [pid for pid in descendants() if _was_started_by(child, mark, pid)]
+
+    strays = find()
+    end_all(find, polite_s=0)
     _reap(strays)
+
+
+def _was_started_by(child: int, mark: bytes, pid: int) -> bool:
+    """By its session, or by what is in its environment if it has begun one of its own."""
+    try:
+        return os.getsid(pid) == child or mark in Path("/proc", str(pid), "environ").read_bytes()
+    except OSError:  # it has ended, or is another user's
+        return False
 
 
 def _reap(pids: list[int]) -> None:

@@ -14,16 +14,16 @@ import tomli_w
 import torch
 
 from dppo_redis.environments.inspect import spaces_of
-from dppo_redis.errors import ExitStatus
+from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.run_plan import plan
-from dppo_redis.protocol.spec import RunDescription
+from dppo_redis.protocol.spec import RunDescription, describe_run
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_store import PAUSE, RUN, STOP, RunStore
 from dppo_redis.store.weight_store import WeightStore
-from learner.__main__ import _serve
+from learner.__main__ import LearnerOptions, _serve, _spaces
 from tests.conftest import RedisServer, wait_until
 from tests.factories import make_config
 from tests.integration.actor_side import SLOT, RunningActor, running_actor
@@ -322,3 +322,22 @@ def overwrite(client: Client, key: str) -> None:
 
 def is_healed(run: Training, key: str) -> bool:
     return run.update >= 0 and run.client.type(key) != b"set"
+
+
+def test_a_learner_without_the_environment_reads_what_it_looks_like(
+    client: Client, keys: RunKeys, tmp_path: Path
+) -> None:
+    """From the spec that another learner of the run has published; then from the run's own directory."""
+    here = config_of(ENDLESS)
+    gone = here.model_copy(update={"env_id": "gone_from_here:Walk-v0"})
+    spaces, options = spaces_of(here), LearnerOptions(keys.run, tmp_path)
+    description = describe_run(gone, spaces, 16)
+    with pytest.raises(ConfigurationError, match="gone_from_here"):
+        _spaces(options, gone, client, StopRequest())
+    client.set(keys.spec, description.to_text())
+    assert _spaces(options, gone, client, StopRequest()) == spaces
+    client.delete(keys.spec)
+    assert _spaces(options, gone, client, StopRequest()) == spaces
+    other = gone.model_copy(update={"env_kwargs": {"wind": 1.0}})
+    with pytest.raises(ConfigurationError, match="gone_from_here"):
+        _spaces(options, other, client, StopRequest())

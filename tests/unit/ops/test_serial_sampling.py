@@ -2,6 +2,8 @@
 
 import io
 import logging
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 from dppo_redis.environments.inspect import describe, spaces_of
 from dppo_redis.errors import EnvironmentBrokenError, StoppedError, WireError
+from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.config import EnvValue
 from dppo_redis.protocol.run_plan import plan
 from dppo_redis.service.shutdown import StopRequest
@@ -135,6 +138,40 @@ def test_a_stop_is_heeded_while_nothing_can_be_used() -> None:
     sampling = make_sampling(config, description)
     with pytest.raises(StoppedError):
         sampling.collect(make_policy(description.spec), stop)
+
+
+def busy_at_first(port: Path, retry_s: float) -> tuple[Sampling, ActingPolicy]:
+    """Looked at while it could be built, which it cannot any more."""
+    config = make_config(
+        env_id="tests.envs:Busy-v0",
+        env_kwargs={"port": str(port)},
+        envs_per_actor=1,
+        rollout_steps=8,
+        ppo={"batch_steps": 8},
+        env_retry_s=retry_s,
+    )
+    description = describe(config)
+    port.touch()
+    return make_sampling(config, description), make_policy(description.spec)
+
+
+def test_building_that_fails_at_first_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    sampling, policy = busy_at_first(tmp_path / "port", retry_s=60)
+    threading.Timer(0.7, (tmp_path / "port").unlink).start()
+    with caplog.at_level(logging.INFO, "dppo"):
+        assert sum(rollout.steps for rollout in sampling.collect(policy, StopRequest())) == 8
+    assert caplog.text.count("Traceback") == 1
+    assert sampling.trouble.failures == 0, "nothing that was built has failed"
+    sampling.close()
+
+
+def test_building_that_only_fails_is_given_up_in_time(tmp_path: Path) -> None:
+    sampling, policy = busy_at_first(tmp_path / "port", retry_s=1)
+    began = time.monotonic()
+    with pytest.raises(EnvironmentBrokenError, match=r"port 1234 is busy, tried again for 1 s"):
+        sampling.collect(policy, StopRequest())
+    assert time.monotonic() - began < 5
+    assert sampling.calls.runs_s() == 0, "a watchdog has nothing to wait for"
 
 
 def test_environments_that_only_fail_are_given_up_after_growing_pauses() -> None:

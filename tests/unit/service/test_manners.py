@@ -61,7 +61,7 @@ def leave(*_: object) -> None:
 
 
 def close_streams() -> None:
-    sys.stdout = sys.stderr = None  # type: ignore[assignment]
+    sys.stdout = sys.stderr = None
 
 
 def raise_levels() -> None:
