@@ -12,8 +12,6 @@ _MODULE = """
 import ctypes, os, signal, subprocess, sys, threading, time
 import gymnasium, numpy
 
-ROLE, SLOT = os.environ.get("DPPO_ROLE"), os.environ.get("DPPO_SLOT")
-
 def simulator():
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 
@@ -78,16 +76,22 @@ def begin(self):
 
 
 def test_what_a_hanging_step_started_is_gone_and_a_crash_in_one_slot_ends_no_run(tmp_path: Path) -> None:
-    """Slot 1 hangs once, slot 0 crashes again and again, slot 2 samples."""
+    """Slot 1 hangs once, slot 0 crashes again and again, slot 2 samples, slowly at first."""
+    hung, back = tmp_path / "hung", tmp_path / "back"
     code = f"""
 def act(self):
-    if self.steps == 20 and os.environ["DPPO_SLOT"] == "1" and not os.path.exists({str(tmp_path / "hung")!r}):
-        open({str(tmp_path / "hung")!r}, "w").close()
+    slot, hung, back = os.environ["DPPO_SLOT"], {str(hung)!r}, {str(back)!r}
+    if self.steps == 20 and slot == "1" and os.path.exists(hung):
+        open(back, "w").close()
+    elif self.steps == 20 and slot == "1":
+        open(hung, "w").close()
         simulator(); daemon()
         time.sleep(600)
-    if self.steps == 20 and os.environ["DPPO_SLOT"] == "0":
+    if self.steps == 20 and slot == "0":
         simulator(); daemon()
         ctypes.string_at(0)
+    if slot == "2" and not os.path.exists(back):
+        time.sleep(0.05)
 """
     more = ("--actors", "3", "--env-timeout-s", "3", "--env-steps", "4000")
     with fleet(tmp_path, code, *more) as command:
