@@ -65,7 +65,7 @@ def ask_child(
         EnvironmentHangsError: no answer within the limit.
         EnvironmentBrokenError: the child died, or something was raised that is no error of ours.
         StoppedError: a stop was requested meanwhile.
-        DppoError: as `work` raised it.
+        DppoError, OSError: as `work` raised it.
     """
     adopt_orphans()  # what the child leaves behind is found below this process
     mark = f"{_MARK}={secrets.token_hex(8)}"
@@ -191,10 +191,10 @@ def _open(answer: bytes, what: str) -> Any:
     value, error = pickle.loads(answer)  # noqa: S301 written by our own child
     if error is None:
         return value
-    kind, message, text = error
+    kind, arguments, text = error
     if kind is None:
-        kind, message = EnvironmentBrokenError, f"{what} raised {message}"
-    raise kind(message) from ChildTracebackError(text)
+        kind, arguments = EnvironmentBrokenError, (f"{what} raised {arguments[0]}",)
+    raise kind(*arguments) from ChildTracebackError(text)
 
 
 def _be_the_child(
@@ -238,8 +238,12 @@ def _answer(work: Callable[[], AbstractContextManager[Any]], writer: int) -> Non
             left = left[os.write(writer, left) :]
 
 
-def _as_plain(error: BaseException) -> tuple[type[DppoError] | None, str, str]:
-    """The kind of error it is of ours, None if it is none; what it says; its traceback."""
+def _as_plain(error: BaseException) -> tuple[type[Exception] | None, tuple[Any, ...], str]:
+    """The kind of error it is, None if it is none that a command expects; what it says; its traceback."""
     text = "".join(traceback.format_exception(error.__cause__ or error))
     kind = next((kind for kind in (*_KINDS, DppoError) if isinstance(error, kind)), None)
-    return kind, str(error) if kind else f"{type(error).__name__}: {error}", text
+    if kind is not None:
+        return kind, (str(error),), text
+    if isinstance(error, OSError) and error.errno is not None:  # of a path of ours: what is built has its own
+        return OSError, (error.errno, error.strerror, error.filename), text
+    return None, (f"{type(error).__name__}: {error}",), text

@@ -95,7 +95,7 @@ def test_what_is_busy_at_first_is_waited_for_and_a_wild_one_trains_all_the_same(
         (tmp_path / "busy").unlink()
         assert running.wait(40) == ExitStatus.DONE, running.err
         assert running.err.count("in __init__") == 1
-        assert running.summary()["reason"] == "steps"
+        assert running.summary()["reason"] == "env_steps"
         assert "a banner" not in running.out
         assert_nothing_left(running)
     assert (tmp_path / "runs" / "mine" / "summary.json").exists()
@@ -112,3 +112,21 @@ def test_a_module_with_a_name_of_ours_is_refused_by_name(tmp_path: Path) -> None
         assert running.wait(20) == ExitStatus.CONFIGURATION
         assert f"{tmp_path / 'workers.py'} has the name" in running.error_lines[-1]
         assert files(tmp_path) == {"mine.py", "workers.py"}
+
+
+def test_a_run_that_is_stopped_while_a_reset_hangs_says_what_it_came_to(tmp_path: Path) -> None:
+    write_mine(
+        tmp_path,
+        init="self.resets = 0",
+        reset="self.resets += 1; self.resets == 5 and (open('hangs', 'w'), time.sleep(1e6))",
+    )
+    with Command("serial", "mine:Mine-v0", *_SMALL, "--json", cwd=tmp_path) as running:
+        wait(running, (tmp_path / "hangs").exists)
+        began = time.monotonic()
+        running.send(signal.SIGTERM)
+        assert running.wait(10) == ExitStatus.TERMINATED, running.err
+        assert time.monotonic() - began < 5 * PATIENCE
+        summary = running.summary()
+        assert (summary["reason"], summary["updates"]) == ("stopped", 2)
+        assert_nothing_left(running)
+    assert list((tmp_path / "runs" / "mine" / "checkpoints").glob("checkpoint-*.pt"))

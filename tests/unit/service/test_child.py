@@ -64,6 +64,7 @@ def start_simulators() -> int:
     subprocess.Popen(["sleep", str(LONG_S)])
     subprocess.Popen(["sleep", str(LONG_S)], start_new_session=True)
     subprocess.run(["sh", "-c", f"sleep {LONG_S} & exit 0"], check=True, start_new_session=True)
+    wait_until(lambda: len(sleepers()) == 3, 10, "all sleep")
     return len(sleepers())
 
 
@@ -83,6 +84,12 @@ def test_an_error_of_ours_comes_back_as_what_it_is(kind: type[Exception]) -> Non
 
     with pytest.raises(kind, match=r"^no such thing$"):
         asked(refuse)
+
+
+def test_a_path_that_cannot_be_is_an_error_of_the_system() -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        asked(lambda: Path("/no/such/file").read_bytes())
+    assert caught.value.filename == "/no/such/file"
 
 
 @pytest.mark.parametrize(
