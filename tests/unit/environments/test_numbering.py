@@ -50,7 +50,7 @@ def test_a_copy_to_look_at_says_so() -> None:
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 def test_copies_of_a_process_are_counted(vectorization: Any) -> None:
-    vector = make_vector(source(), 3, vectorization, number=CopyNumber("actor", 4))
+    vector: Any = make_vector(source(), 3, vectorization, number=CopyNumber("actor", 4))
     try:
         wanted = tuple(f"actor/4/{n}" for n in range(3))
         assert vector.call("described") == tuple(f"{one} {one}" for one in wanted)
@@ -62,7 +62,7 @@ def test_an_actor_builds_its_own_numbers() -> None:
     config = RunConfig(env_id=NUMBERED, env_kwargs={"label": "{role}/{slot}/{copy}"}, envs_per_actor=2)
     description = describe(config)
     assert description.spec.environment.env_kwargs["label"] == "{role}/{slot}/{copy}"
-    collector = build_collector(description, None, slot=5, boot=1, builds=0)
+    collector: Any = build_collector(description, None, slot=5, boot=1, builds=0)
     assert [seen(one)[0] for one in collector.environments.vector.envs] == ["actor/5/0", "actor/5/1"]
     assert os.environ["DPPO_COPY"] == "1"
     collector.close()
