@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
+from dppo_redis.service.guard import run_guarded
 
 STARTED = time.monotonic()
 COMMANDS = {
@@ -25,14 +26,22 @@ COMMANDS = {
     "evaluator": ("workers.evaluate", "evaluate a run's newest weights by itself"),
 }
 
+_GUARDED = ("train", "serial", "evaluate", "enjoy", "export", "actor", "evaluator")
 _TIMED = ("train", "serial")  # their summary says how long they took, imports included
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point."""
+    """Entry point. As a program of its own, a command that runs the user's environments has a guard."""
     _open_standard_streams()
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if argv is None and arguments and arguments[0] in _GUARDED:
+        return run_guarded(lambda: _main(arguments))
+    return _main(arguments)
+
+
+def _main(arguments: list[str]) -> int:
     try:
-        status = _run(list(sys.argv[1:] if argv is None else argv))
+        status = _run(arguments)
         sys.stdout.flush()
         return status
     except DppoError as error:

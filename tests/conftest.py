@@ -3,11 +3,13 @@
 Nothing here stands in for Redis. Tests wait for conditions, each with a deadline.
 """
 
+import ctypes
 import os
 import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +26,11 @@ from dppo_redis.store.keys import RunKeys
 from ops.fleet.broker import embedded, find_server
 from tests.patience import PATIENCE
 
+# A parent such as `nohup` has its children ignore signals; the tests send them.
+for _number, _usual in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
+
 SERVERS = {Path(binary).name: binary for binary in (find_server(), str(get_binary_path()))}
 _START_S = 10.0
 _POLL_S = 0.01
@@ -39,6 +46,16 @@ def wait_until(condition: Callable[[], bool], deadline_s: float, what: str) -> N
         if time.monotonic() > deadline:
             pytest.fail(f"waited {PATIENCE * deadline_s:g} s in vain until {what}")
         time.sleep(_POLL_S)
+
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_tests() -> None:
+    """In a new process: get SIGTERM when the process that runs the tests ends, also when it is killed."""
+    if sys.platform == "linux":
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class RedisServer:
@@ -69,6 +86,7 @@ class RedisServer:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            preexec_fn=end_with_tests,
         )
 
     def kill(self) -> None:

@@ -31,7 +31,7 @@ def build_collector(
             spec.environment, count, join.vectorization, masked=spec.observation.masked, number=number
         )
     except EnvironmentBrokenError as error:
-        raise EnvironmentNotBuiltError(str(error)) from error
+        raise EnvironmentNotBuiltError(str(error)) from (error.__cause__ or error)
     except KeyboardInterrupt as error:  # of the user's code: our own handlers only set a flag
         raise EnvironmentNotBuiltError("building raised KeyboardInterrupt") from error
     finally:
@@ -41,4 +41,4 @@ def build_collector(
         return Collector(environments, spec, seeds)
     except EnvironmentBrokenError as error:
         environments.close()
-        raise EnvironmentNotBuiltError(str(error)) from error
+        raise EnvironmentNotBuiltError(str(error)) from (error.__cause__ or error)

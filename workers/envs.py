@@ -16,7 +16,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
-from dppo_redis.service.ending import descendants, end_all
+from dppo_redis.service.descendants import descendants
+from dppo_redis.service.ending import end_all
 from dppo_redis.service.manners import keeping_manners
 from dppo_redis.spaces.observations import Array, BoolArray, FloatArray, describe_observations
 from workers.watchdog import CallClock
@@ -155,4 +156,4 @@ def _end_workers(processes: Sequence[BaseProcess], pipes: Sequence[Any]) -> None
         process.kill()
     for process in processes:
         process.join()
-    end_all(lambda: sorted(started.intersection(descendants())))
+    end_all(lambda: started & descendants())

@@ -7,7 +7,12 @@ from collections.abc import Callable
 
 from dppo_redis.environments.inspect import inspect
 from dppo_redis.environments.numbering import CopyNumber
-from dppo_redis.errors import ConfigurationError, DamagedSpecError, EnvironmentBrokenError
+from dppo_redis.errors import (
+    ConfigurationError,
+    DamagedSpecError,
+    EnvironmentBrokenError,
+    EnvironmentNotBuiltError,
+)
 from dppo_redis.protocol.reports import ActorReport
 from dppo_redis.protocol.spec import RunDescription, Spec
 from dppo_redis.service.deaths import MOST_DEATHS, Deaths
@@ -53,14 +58,16 @@ def check_environment(spec: Spec, slot: int = 0) -> None:
 
     Raises:
         ConfigurationError: they differ; the message says in what.
-        EnvironmentBrokenError: it could not be built, which may pass.
+        EnvironmentNotBuiltError: it could not be built, which may pass.
     """
     try:
         with keeping_manners():
             number = CopyNumber("look", slot)
             spaces = inspect(spec.environment, use_mask=spec.observation.masked, number=number)
+    except EnvironmentBrokenError as error:
+        raise EnvironmentNotBuiltError(str(error)) from (error.__cause__ or error)
     except KeyboardInterrupt as error:  # of the user's code: our own handlers only set a flag
-        raise EnvironmentBrokenError("building raised KeyboardInterrupt") from error
+        raise EnvironmentNotBuiltError("building raised KeyboardInterrupt") from error
     differences = spec.seen_with(spaces).differences(spec)
     if differences:
         raise ConfigurationError(

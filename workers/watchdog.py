@@ -14,12 +14,13 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 
 from dppo_redis.errors import ExitStatus
-from dppo_redis.service.ending import end_descendants, end_process, reap_strays
+from dppo_redis.service import user_code
+from dppo_redis.service.ending import end_process, end_simulators, reap_strays
 from dppo_redis.service.shutdown import StopRequest
 
 STOP_GRACE_S = 1.5  # how long a call may go on once a stop is requested
 _PERIOD_S = 0.25
-_SILENCE_MARGIN_S = 1.0  # that a call which lets no thread run is given beyond the limit
+_SILENCE_MARGIN_S = 4.0  # over the limit of a call; a guard, if there is one, is at work before
 _STRAYS_PERIOD_S = 20.0
 _log = logging.getLogger("dppo")
 
@@ -34,10 +35,12 @@ class CallClock:
     def start(self) -> None:
         """A call begins."""
         self.began = time.monotonic()
+        user_code.enter()
 
     def stop(self) -> None:
         """It has answered, or raised."""
         self.began = None
+        user_code.leave()
 
     def runs_s(self) -> float:
         """How long the present call has taken; 0 between calls."""
@@ -52,7 +55,8 @@ class Watchdog:
         calls: when the main thread, which alone calls environments, began to.
         limit_s: how long one call may take.
         stop: once it is requested, the limit is STOP_GRACE_S.
-        stopped_status: what the process then ends with, if a signal asked for it.
+        stopped_status: what the process then ends with, if a signal asked for it; None: what a command
+            says after this signal.
         meanwhile: called about four times a second; what goes wrong in it is its own affair.
         farewell: called with the reason before the process ends, None for a stop.
     """
@@ -63,7 +67,7 @@ class Watchdog:
         limit_s: float,
         stop: StopRequest,
         *,
-        stopped_status: ExitStatus = ExitStatus.DONE,
+        stopped_status: ExitStatus | None = ExitStatus.DONE,
         meanwhile: Callable[[], None] = lambda: None,
         farewell: Callable[[str | None], None] = lambda _reason: None,
     ) -> None:
@@ -81,6 +85,7 @@ class Watchdog:
         ]
 
     def __enter__(self) -> "Watchdog":
+        user_code.set_limit(self._limit_s)
         for thread in self._threads:
             thread.start()
         return self
@@ -119,13 +124,14 @@ class Watchdog:
         if self._stopping_since is not None:
             waited_s = min(taken_s, time.monotonic() - self._stopping_since)
             if waited_s > STOP_GRACE_S:
-                self._end(None, self._stopped_status if self._stop.signal else ExitStatus.DONE)
+                status = self._stop.exit_status if self._stopped_status is None else self._stopped_status
+                self._end(None, status if self._stop.signal else ExitStatus.DONE)
 
     def _end(self, reason: str | None, status: ExitStatus) -> None:
         if reason is not None:
             _log.error("%s; ending this process", reason)
         for process in list(self._calls.processes):
             process.kill()
-        end_descendants()
+        end_simulators()
         self._farewell(reason)
         end_process(status)

@@ -198,6 +198,8 @@ def _make_plain(
 def _make_native(
     source: EnvironmentSource, count: int, number: CopyNumber
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any] | None:
+    if not _may_have_a_native_version(source.env_id):
+        return None
     single = make_single(source, number)  # turns every reason for failure into one line
     spec, spaces = single.spec, (single.observation_space, single.action_space)
     close_quietly(single)
@@ -217,6 +219,15 @@ def _make_native(
         return native
     close_quietly(native)  # that of the Arcade Learning Environment shows other pictures, for one
     return None
+
+
+def _may_have_a_native_version(env_id: str) -> bool:
+    """False where the registration has none: then no copy is built to ask it."""
+    try:
+        import_module_of(env_id)
+        return gymnasium.spec(env_id.rpartition(":")[2]).vector_entry_point is not None
+    except (Exception, SystemExit):  # noqa: BLE001 building says what is wrong
+        return True
 
 
 def _can_stand_for(

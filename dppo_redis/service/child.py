@@ -28,13 +28,15 @@ from dppo_redis.errors import (
     EnvironmentHangsError,
     StoppedError,
 )
-from dppo_redis.service.ending import adopt_orphans, descendants, end_all
+from dppo_redis.service import user_code
+from dppo_redis.service.descendants import adopt_orphans, descendants, reap
 from dppo_redis.service.shutdown import StopRequest, kill_with_parent
 
 T = TypeVar("T")
 
 _MARK = "DPPO_LOOK"
 _CLOSING_S = 2.0  # how long the child may take to free what it built, once it has answered
+_KILLING_S = 1.0
 _SLICE_S = 0.05
 _FIRST_WORD_S = 10.0
 _LENGTH = struct.Struct("!Q")
@@ -100,11 +102,11 @@ def _wait(
         while select.select([reader], [], [], 0.0 if ended is not None else _SLICE_S)[0]:
             part = os.read(reader, 2**16)
             received += part
+            if _is_whole(received):
+                return received[_LENGTH.size :], ended if ended is not None else _await_end(pid, stop)
             if not part:  # the end, or the user's code has closed all files
                 time.sleep(_SLICE_S)
                 break
-        if len(received) >= _LENGTH.size and len(received) >= _LENGTH.size + _LENGTH.unpack_from(received)[0]:
-            return received[_LENGTH.size :], ended if ended is not None else _await_end(pid, stop)
         if ended is not None:
             return None, ended
         taken_s = time.monotonic() - began
@@ -125,6 +127,11 @@ def _wait(
             _log.info("%s has not answered for %.0f s; %s", what, taken_s, limit)
 
 
+def _is_whole(received: bytes) -> bool:
+    size = _LENGTH.size
+    return len(received) >= size and len(received) >= size + _LENGTH.unpack_from(received)[0]
+
+
 def _poll(pid: int) -> int | None:
     try:
         found, status = os.waitpid(pid, os.WNOHANG)
@@ -137,7 +144,7 @@ def _await_end(pid: int, stop: StopRequest) -> int | None:
     """Let the child free what it built; None if it takes too long."""
     deadline = time.monotonic() + _CLOSING_S
     while (ended := _poll(pid)) is None and time.monotonic() < deadline and not stop.requested:
-        time.sleep(_SLICE_S / 10)
+        time.sleep(_SLICE_S / 20)
     return ended
 
 
@@ -146,7 +153,7 @@ def _end(pid: int) -> None:
     with contextlib.suppress(OSError):
         os.kill(pid, signal.SIGSTOP)
     below = descendants(pid)
-    end_all(lambda: descendants(pid), polite_s=0)
+    _kill(lambda: descendants(pid))
     with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
     with contextlib.suppress(OSError):
@@ -159,12 +166,38 @@ def _end(pid: int) -> None:
 def _end_strays(child: int, mark: bytes) -> None:
     """End what the child started and left behind, which has become ours."""
 
-    def find() -> list[int]:
-        return [pid for pid in descendants() if _was_started_by(child, mark, pid)]
+    def find() -> set[int]:
+        return {pid for pid in descendants() if _was_started_by(child, mark, pid)}
 
-    strays = find()
-    end_all(find, polite_s=0)
-    _reap(strays)
+    if _has_children():
+        strays = find()
+        _kill(find)
+        _reap(strays)
+
+
+def _has_children() -> bool:
+    """Whether this process has any, ended or not; who adopts orphans and has none has no descendants."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _kill(find: Callable[[], set[int]]) -> None:
+    """Those that are found, until none is."""
+    deadline = time.monotonic() + _KILLING_S
+    while (found := find()) and time.monotonic() < deadline:
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_SLICE_S / 20)
+
+
+def _reap(pids: set[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.waitpid(pid, os.WNOHANG)
 
 
 def _was_started_by(child: int, mark: bytes, pid: int) -> bool:
@@ -173,12 +206,6 @@ def _was_started_by(child: int, mark: bytes, pid: int) -> bool:
         return os.getsid(pid) == child or mark in Path("/proc", str(pid), "environ").read_bytes()
     except OSError:  # it has ended, or is another user's
         return False
-
-
-def _reap(pids: list[int]) -> None:
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            os.waitpid(pid, os.WNOHANG)
 
 
 def _status_text(status: int) -> str:
@@ -205,6 +232,7 @@ def _be_the_child(
     try:
         os.setsid()
         kill_with_parent(parent)
+        user_code.detach()
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         adopt_orphans()
@@ -220,9 +248,9 @@ def _be_the_child(
         status = 1
     finally:
         with contextlib.suppress(BaseException):
-            end_all(descendants, polite_s=0)
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            if _has_children():
+                _kill(descendants)
+                reap()
         os._exit(status)
 
 

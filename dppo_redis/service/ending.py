@@ -6,7 +6,6 @@ Where there is no /proc only the last two are done.
 """
 
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import logging
@@ -16,11 +15,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
 from multiprocessing import popen_fork
 from pathlib import Path
 from typing import NoReturn
+
+from dppo_redis.service.descendants import descendants
 
 CLOSE_LIMIT_S = 2.0  # for closing environments
 POLITE_S = 0.5  # from SIGTERM to SIGKILL
@@ -28,53 +28,20 @@ _LAST_WORDS_S = 3.0  # for ending what is left, and for flushing
 _KILL_ROUNDS = 25
 _SLICE_S = 0.02
 _STRAYS_KEPT = 20  # zombies that are not worth a look
-_PR_SET_CHILD_SUBREAPER = 36
 # It ends by itself with those that use it, and frees their semaphores first.
 _TRACKER = b"multiprocessing.resource_tracker"
 _log = logging.getLogger("dppo")
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A process at one moment."""
+def end_simulators(polite_s: float = POLITE_S) -> int:
+    """End every process below this one: SIGTERM, a short wait, SIGKILL. How many there were.
 
-    pid: int
-    parent: int
-    state: str  # Z: ended, and its parent has not asked how
-
-    @property
-    def is_zombie(self) -> bool:
-        return self.state in ("Z", "X")
-
-
-def adopt_orphans() -> None:
-    """Become the parent of every process below this one whose own parent ends, so that it can be found."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def descendants(of: int | None = None, besides: Iterable[int] = ()) -> list[int]:
-    """Processes that live below one, by default this one, less those of `besides` and what is below them."""
-    children = _by_parent()
-    left_out = set(besides)
-    found: list[int] = []
-    queue = [os.getpid() if of is None else of]
-    while queue:
-        for process in children.get(queue.pop(), ()):
-            if process.pid in left_out:
-                continue
-            queue.append(process.pid)
-            if not process.is_zombie:
-                found.append(process.pid)
-    return found
-
-
-def end_descendants(polite_s: float = POLITE_S) -> int:
-    """End every process below this one: SIGTERM, a short wait, SIGKILL. How many there were."""
+    None is reaped: the user's code may still ask for it.
+    """
     return end_all(_ours_to_end, polite_s)
 
 
-def end_all(find: Callable[[], list[int]], polite_s: float = POLITE_S) -> int:
+def end_all(find: Callable[[], Collection[int]], polite_s: float = POLITE_S) -> int:
     """End the processes that `find` finds, then and later. How many there were at first."""
     first = find()
     _send(first, signal.SIGTERM)
@@ -99,7 +66,7 @@ def end_process(status: int) -> NoReturn:
     with contextlib.suppress(Exception):
         faulthandler.dump_traceback_later(_LAST_WORDS_S + 1.0, exit=True, file=2)
     with contextlib.suppress(Exception):
-        end_descendants()
+        end_simulators()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -145,7 +112,7 @@ def reap_strays(ended_before: frozenset[int]) -> frozenset[int]:
 
     Of those that somebody here started as a `Popen` the status is left to read. Nothing is done about a few.
     """
-    zombies = frozenset(child.pid for child in _by_parent().get(os.getpid(), ()) if child.is_zombie)
+    zombies = _zombies()
     old = zombies & ended_before
     if len(old) <= _STRAYS_KEPT:
         return zombies
@@ -166,21 +133,15 @@ def _send(pids: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def _by_parent() -> Mapping[int, list[Seen]]:
-    """All processes of this machine by their parent; empty where there is no /proc."""
-    children: dict[int, list[Seen]] = {}
-    try:
-        names = os.listdir("/proc")
-    except OSError:
-        return children
-    for name in names:
-        if name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                text = Path("/proc", name, "stat").read_bytes()
-                state, parent = text[text.rindex(b")") + 2 :].split()[:2]  # the name before may hold anything
-                seen = Seen(int(name), int(parent), state.decode())
-                children.setdefault(seen.parent, []).append(seen)
-    return children
+def _zombies() -> frozenset[int]:
+    """Children of this process that have ended, and wait for it to ask."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            state, parent = entry.read_text(errors="replace").rpartition(")")[2].split()[:2]
+            if state in "ZX" and int(parent) == os.getpid():
+                found.add(int(entry.parent.name))
+    return frozenset(found)
 
 
 def _command_line(pid: int) -> bytes:

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from dppo_redis.service import user_code
+
 _OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PutBack = Callable[[], object]
@@ -30,12 +32,17 @@ def keeping_manners() -> Iterator[None]:
     New entries of `sys.path` stay, since the user's module may need them later. So do the global random
     states of `random`, numpy and torch: they are the user's, this product has generators of its own.
     """
+    nested = user_code.is_inside()
     found = [_signals(), _place(), _streams(), _logging(), _numbers(), _torch()]
+    if not nested:
+        user_code.enter()
     try:
         yield
     finally:
         for put_back in found:
             put_back()
+        if not nested:
+            user_code.leave()
 
 
 @contextlib.contextmanager

@@ -18,7 +18,8 @@ from types import FrameType
 from typing import NoReturn
 
 from dppo_redis.errors import DppoError, ExitStatus
-from dppo_redis.service.ending import adopt_orphans, end_process
+from dppo_redis.service.descendants import adopt_orphans
+from dppo_redis.service.ending import end_process
 
 SETTLED_AGE_S = 1.5  # above supervisord's startsecs=1
 PARENT_PID_VARIABLE = "DPPO_PARENT_PID"

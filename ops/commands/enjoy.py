@@ -124,6 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         learnt = load_learnt(options.run_dir, options.checkpoint, stop)
     except StoppedError:
         return stop.exit_status
+    if stop.requested:
+        return stop.exit_status
     with under_limit(learnt.description.join, stop) as calls:
         video = _show(learnt, options, stop, calls)
     if video is not None:

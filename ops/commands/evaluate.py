@@ -88,5 +88,7 @@ def play(learnt: Learnt, options: EvaluateOptions, stop: StopRequest) -> Evaluat
     """
     seeds = evaluation_seeds(options.seed, NO_VERSION, options.episodes)
     sampling = np.random.default_rng(options.seed) if options.stochastic else None
+    if stop.requested:
+        raise StoppedError("stopped before the first episode")
     with under_limit(learnt.description.join, stop) as calls:
         return evaluate(learnt.policy(), learnt.description, stop, sampling, seeds, calls)

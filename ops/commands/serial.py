@@ -15,7 +15,7 @@ from dppo_redis.environments.child import spaces_of, try_in_child
 from dppo_redis.errors import ConfigurationError, DppoError, EnvironmentBrokenError, StoppedError
 from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.protocol.run_plan import plan
-from dppo_redis.service.ending import closing_within, end_descendants, end_process
+from dppo_redis.service import user_code
 from dppo_redis.service.logs import configure
 from dppo_redis.service.shutdown import StopRequest
 from learner.build import check_network
@@ -66,7 +66,8 @@ def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
     failure: DppoError | None = None
     try:
         last_words = partial(_last_words, serial, directory.run, started, json_wanted=options.json)
-        with Watchdog(serial.sampling.calls, config.env_timeout_s, stop, farewell=last_words):
+        limit_s = config.env_timeout_s
+        with Watchdog(serial.sampling.calls, limit_s, stop, stopped_status=None, farewell=last_words):
             serial.run()
     except DppoError as error:
         failure = error
@@ -81,26 +82,26 @@ def _last_words(serial: Serial, run: str, started: float, reason: str | None, *,
     """Of the watchdog's thread, before it ends this process: the main one is in a call of the environment."""
     serial.stop.request()  # should that call return after all
     failure = None if reason is None else EnvironmentBrokenError(reason)
-    serial.training.metrics.close()
-    serial.save()
-    _tell(serial, run, failure, time.monotonic() - started, json_wanted=json_wanted)
-    if failure is None:
-        end_process(serial.stop.exit_status)
-    print(f"dppo-redis: {failure}", file=sys.stderr)
+    try:
+        serial.training.metrics.close()
+        serial.save()
+        _tell(serial, run, failure, time.monotonic() - started, json_wanted=json_wanted)
+        if failure is not None:
+            print(f"dppo-redis: {failure}", file=sys.stderr)
+    except Exception as error:  # noqa: BLE001 the process ends in any case
+        _log.error("the last words: %s: %s", type(error).__name__, error)
 
 
 def _conclude(
     serial: Serial, run: str, failure: DppoError | None, wall_s: float, *, json_wanted: bool
 ) -> int:
     _tell(serial, run, failure, wall_s, json_wanted=json_wanted)
-    try:
-        if failure is not None:
-            raise failure
-        return serial.stop.exit_status
-    finally:
-        with closing_within(status=serial.stop.exit_status):
-            serial.sampling.close()
-        end_descendants()
+    status = serial.stop.exit_status if failure is None else failure.exit_status
+    user_code.announce_end(status)  # closing has as long as the guard then gives it
+    serial.sampling.close()
+    if failure is not None:
+        raise failure
+    return status
 
 
 def _tell(serial: Serial, run: str, failure: DppoError | None, wall_s: float, *, json_wanted: bool) -> None:

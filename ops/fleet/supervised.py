@@ -20,7 +20,8 @@ from supervisor import supervisord
 from supervisor.process import Subprocess
 
 from dppo_redis.service.deaths import DIRECTORY_VARIABLE, file_of, read_file, write_file
-from dppo_redis.service.ending import adopt_orphans, descendants, end_all
+from dppo_redis.service.descendants import adopt_orphans, descendants
+from dppo_redis.service.ending import end_all
 from dppo_redis.service.shutdown import PARENT_PID_VARIABLE, die_with_parent
 from ops.fleet.last_words import last_words
 
@@ -74,22 +75,23 @@ class EndedServices:
             # A thread, as supervisord must not wait; these alone, as a service may start meanwhile.
             threading.Thread(target=_end_these, args=(left,), daemon=True).start()
 
-    def _left(self) -> list[int]:
-        return [] if self._services is None else descendants(besides=self._services())
+    def _left(self) -> set[int]:
+        if self._services is None:
+            return set()
+        services = set(self._services())
+        return descendants() - services.union(*map(descendants, services))
 
     def close(self) -> None:
         """After the end of the fleet."""
         end_all(self._left)
 
 
-def _end_these(pids: list[int]) -> None:
+def _end_these(pids: set[int]) -> None:
     known = set(pids)
 
-    def find() -> list[int]:
-        living = set(descendants())
-        for pid in list(known & living):
-            known.update(descendants(pid))
-        return list(known & living)
+    def find() -> set[int]:
+        known.update(*map(descendants, known & descendants()))
+        return known & descendants()
 
     end_all(find)
 

@@ -26,7 +26,7 @@ import redis
 from dppo_redis.protocol.ledger import Outcome
 from dppo_redis.store.keys import RunKeys
 from ops.fleet.broker import find_server
-from tests.conftest import RedisServer, wait_until
+from tests.conftest import RedisServer, end_with_tests, wait_until
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,6 +68,7 @@ class Command:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
+                preexec_fn=end_with_tests,
             )
         self.started = time.monotonic()
 

@@ -45,6 +45,7 @@ _ENTRY_POINTS = {
     "ReusingNamed-v0": "observations:ReusingNamed",
     "Reusing-v0": "observations:Reusing",
     "Recall-v0": "observations:Recall",
+    "Wild-v0": "wild:Wild",
     "NanObservation-v0": "faults:NanObservation",
     "InfiniteReward-v0": "faults:InfiniteReward",
     "RaisesInStep-v0": "faults:RaisesInStep",

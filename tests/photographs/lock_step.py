@@ -22,8 +22,7 @@ def last_checkpoint(directory: Path) -> dict[str, Any]:
     """All parts of the newest checkpoint, weights and optimiser included."""
     newest = max((directory / "checkpoints").glob("checkpoint-*.pt"))
     values = torch.load(newest, weights_only=True)
-    boots = dict(sorted(values["actor_boots"].items()))  # in the order in which actors came
-    return {"file": newest.name, **values, "actor_boots": boots}
+    return {"file": newest.name, **values}
 
 
 def learnt(directory: Path) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def test_clocks_boots_and_nan_are_no_difference(tmp_path: Path) -> None:
 def test_what_is_left_out_by_name_are_clocks_and_chance_only() -> None:
     assert {
         *("train_s", "wait_s", "update_s", "wall_s", "steps_per_s", "evaluation_return", "evaluation_steps"),
-        *("run", "marks", "last_entries_added"),
+        *("run", "marks", "last_entries_added", "actor_boots"),
     } == TIMED | UNREPEATABLE
 
 

@@ -21,6 +21,7 @@ from dppo_redis.errors import (
     EnvironmentHangsError,
     StoppedError,
 )
+from dppo_redis.service import user_code
 from dppo_redis.service.child import ask_child
 from dppo_redis.service.shutdown import StopRequest
 from tests.conftest import wait_until
@@ -194,3 +195,14 @@ def test_standard_output_is_for_what_the_command_says(capfd: pytest.CaptureFixtu
     asked(talk)
     shown = capfd.readouterr()
     assert (shown.out, "a banner" in shown.err) == ("", True)
+
+
+def test_the_guard_of_a_command_takes_no_notice_of_the_child() -> None:
+    def enter() -> bool:
+        user_code.enter()
+        user_code.announce_end(3)
+        return user_code.is_inside()
+
+    before = user_code.announced_status()
+    assert asked(enter)
+    assert (user_code.is_inside(), user_code.announced_status()) == (False, before)

@@ -191,7 +191,8 @@ import os, sys
 from pathlib import Path
 from dppo_redis.environments.make import make_vector
 from dppo_redis.protocol.spec import EnvironmentSource
-from dppo_redis.service.ending import adopt_orphans, descendants, end_process
+from dppo_redis.service.descendants import adopt_orphans, descendants
+from dppo_redis.service.ending import end_process
 from workers.envs import Environments
 
 adopt_orphans()
@@ -202,7 +203,7 @@ environments.reset()
 pids = {pid for process in environments.vector.processes for pid in descendants(process.pid)}
 print("simulators:", len(pids))
 environments.close()
-print("left:", len(pids & set(descendants())), *sorted(path.name for path in directory.glob("closed-?")))
+print("left:", len(pids & descendants()), *sorted(path.name for path in directory.glob("closed-?")))
 end_process(0)  # the one that gymnasium built to look at left a simulator, too
 """
 

@@ -1,0 +1,67 @@
+"""What a process has started, directly or not, and what was left to it by processes that are gone. Linux."""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36
+_POLL_S = 0.02
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends (prctl(2), PR_SET_CHILD_SUBREAPER)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def descendants(pid: int | None = None) -> set[int]:
+    """Process ids of all that `pid` (default: this process) has started and that still live."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):
+            state, parent = entry.read_text(errors="replace").rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                children.setdefault(int(parent), []).append(int(entry.parent.name))
+    found, waiting = set[int](), [os.getpid() if pid is None else pid]
+    while waiting:
+        new = [child for child in children.get(waiting.pop(), ()) if child not in found]
+        found.update(new)
+        waiting += new
+    return found
+
+
+def reap() -> dict[int, int]:
+    """Take the wait statuses of children that have ended, by process id."""
+    ended: dict[int, int] = {}
+    with suppress(ChildProcessError):
+        while (report := os.waitpid(-1, os.WNOHANG))[0]:
+            ended[report[0]] = report[1]
+    return ended
+
+
+def end_descendants(natural_s: float, grace_s: float) -> None:
+    """Wait for them, then SIGTERM, wait again, then SIGKILL; all are reaped.
+
+    Args:
+        natural_s: time to end by themselves.
+        grace_s: time to end after SIGTERM.
+    """
+    for number, seconds in ((None, natural_s), (signal.SIGTERM, grace_s), (signal.SIGKILL, 1.0)):
+        left = descendants()
+        if number is not None:
+            for pid in left:
+                with suppress(OSError):
+                    os.kill(pid, number)
+        deadline = time.monotonic() + seconds
+        while left and time.monotonic() < deadline:
+            reap()
+            left = descendants()
+            if left:
+                time.sleep(_POLL_S)
+        if not left:
+            break
+    reap()

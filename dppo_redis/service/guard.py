@@ -1,0 +1,158 @@
+"""A guard: the process that a command was started as; the command itself runs in a child of it.
+
+In some commands the user's environments run, and those are wild: they hold the interpreter's lock in a
+native call, crash, leave simulators and threads behind, take over signals. The guard runs none of that
+code. It passes signals on, ends a command that does not answer to them, limits a call of the user's code
+that the command's own watchdog cannot end, ends what was left behind, and reaps as process 1 has to.
+"""
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+from dppo_redis.service import user_code
+from dppo_redis.service.descendants import adopt_orphans, end_descendants, reap
+from dppo_redis.service.shutdown import PARENT_PID_VARIABLE, die_with_parent
+
+STOP_GRACE_S = 3.0  # after a signal, for a call of the user's code; the watchdog is at work before
+_LATE_S = 2.0  # over the limit of a call; the watchdog is at work before
+_END_S = 3.0  # for the interpreter's own end
+_PERIOD_S = 0.25
+_NATURAL_S, _ORPHAN_GRACE_S = 0.3, 1.0
+_BROKEN, _SIGNALLED = 70, 128
+_DUMP = signal.SIGUSR2
+_KERNEL = 0x80  # si_code of a signal from the terminal, which the child gets by itself
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+
+
+def run_guarded(main: Callable[[], int]) -> int:
+    """Run `main` in a child; the exit status of the whole, in the guard alone.
+
+    In the child this never returns.
+    """
+    watched = {number for number in _PASSED_ON if signal.getsignal(number) != signal.SIG_IGN}
+    watched |= {signal.SIGTERM, signal.SIGINT}
+    before = set(signal.pthread_sigmask(signal.SIG_BLOCK, {*watched, signal.SIGCHLD}))
+    guard, child = os.getpid(), os.fork()
+    if not child:
+        _run_as_child(main, guard, before)
+    adopt_orphans()
+    if PARENT_PID_VARIABLE in os.environ:
+        die_with_parent()
+    return _Guard(child, watched).watch()
+
+
+def _run_as_child(main: Callable[[], int], guard: int, before: set[signal.Signals | int]) -> NoReturn:
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    _die_with(guard)
+    os.environ.pop(PARENT_PID_VARIABLE, None)  # the guard's parent, not ours
+    with suppress(OSError, ValueError, RuntimeError):  # no standard error
+        faulthandler.register(_DUMP, all_threads=True, chain=False)
+    end_process(main())
+
+
+def end_process(status: int) -> NoReturn:
+    """End this process as the interpreter would, even if threads of the user's go on. Never returns."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    user_code.announce_end(status)
+    if any(not one.daemon and one is not threading.main_thread() for one in threading.enumerate()):
+        os._exit(status)
+    sys.exit(status)
+
+
+def _die_with(guard: int) -> None:
+    """The command's process cannot outlive its guard."""
+    if sys.platform == "linux":
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != guard:
+        os._exit(1)
+
+
+class _Guard:
+    """One child, and what was asked of it."""
+
+    def __init__(self, child: int, watched: set[signal.Signals]) -> None:
+        self._child = child
+        self._watched = watched
+        self._stop: signal.Signals | None = None
+        self._stopped_at = 0.0
+        self._done_at: float | None = None
+
+    def watch(self) -> int:
+        """Until the child has ended: its exit status."""
+        while True:
+            self._take_signal()
+            status = reap().get(self._child)
+            if status is None:
+                status = self._overdue()
+            if status is not None:
+                break
+        end_descendants(_NATURAL_S, _ORPHAN_GRACE_S)
+        return self._exit_status(status)
+
+    def _take_signal(self) -> None:
+        """Wait for one a little, and pass it on."""
+        info = signal.sigtimedwait({*self._watched, signal.SIGCHLD}, _PERIOD_S)
+        if info is None or info.si_signo == signal.SIGCHLD:
+            return
+        number = signal.Signals(info.si_signo)
+        if self._stop is None and number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            self._stop, self._stopped_at = number, time.monotonic()
+        if info.si_code != _KERNEL:
+            with suppress(OSError):
+                os.kill(self._child, number)
+
+    def _overdue(self) -> int | None:
+        """End a child that cannot end itself; its wait status then."""
+        now, began, limit_s = time.monotonic(), user_code.began(), user_code.limit_s()
+        if (announced := user_code.announced_status()) is not None:
+            self._done_at = self._done_at or now
+            return self._kill(announced) if now - self._done_at > _END_S else None
+        if began is None:
+            return None
+        if self._stop is not None and now - max(began, self._stopped_at) > STOP_GRACE_S:
+            return self._kill(_SIGNALLED + (self._stop if self._stop == signal.SIGINT else signal.SIGTERM))
+        if limit_s is not None and now - began > limit_s + _LATE_S:
+            self._say(f"the environment has not answered for {now - began:.0f} s; it is in:")
+            os.kill(self._child, _DUMP)
+            time.sleep(_PERIOD_S)
+            return self._kill(_BROKEN)
+        return None
+
+    def _kill(self, status: int) -> int:
+        """Kill and reap the child: the wait status of one that ended with `status`."""
+        with suppress(OSError):
+            os.kill(self._child, signal.SIGKILL)
+            os.waitpid(self._child, 0)
+        return status << 8
+
+    def _exit_status(self, wait_status: int) -> int:
+        """What the shell is told; ends by the child's signal if it was not the environment's doing."""
+        code = os.waitstatus_to_exitcode(wait_status)
+        if code >= 0:
+            return code
+        number = signal.Signals(-code)
+        if self._stop is not None:
+            return _SIGNALLED + (self._stop if self._stop == signal.SIGINT else signal.SIGTERM)
+        if user_code.is_inside() and number != signal.SIGKILL:
+            self._say(f"{number.name} inside the environment ended this command")
+            return _BROKEN
+        signal.signal(number, signal.SIG_DFL) if number != signal.SIGKILL else None
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        os.kill(os.getpid(), number)
+        return _SIGNALLED + number
+
+    def _say(self, text: str) -> None:
+        with suppress(OSError):
+            os.write(2, f"dppo-redis: {text}\n".encode())

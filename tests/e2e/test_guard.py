@@ -1,0 +1,72 @@
+"""A command whose environments hold up, crash or litter its process ends as it should all the same."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from dppo_redis.errors import ExitStatus
+from tests.conftest import wait_until
+from tests.e2e.support import Command, assert_nothing_left
+from tests.patience import PATIENCE
+
+_SMALL = (
+    *("--envs-per-actor", "1", "--rollout-steps", "64", "--ppo.batch-steps", "64", "--network.hidden", "8"),
+    *("--evaluation.episodes", "1"),
+)
+
+
+def serial(how: str, after: int, *options: str, cwd: Path) -> Command:
+    wild = ("tests.envs:Wild-v0", "--env-kwargs", "how", how, "after", str(after))
+    return Command("serial", *wild, *_SMALL, "--vectorization", "sync", *options, cwd=cwd)
+
+
+def test_a_stop_is_heeded_while_the_environment_holds_the_interpreter(tmp_path: Path) -> None:
+    with serial("holds_the_lock", 200, cwd=tmp_path) as command:
+        command.said("update 1", 30)
+        time.sleep(1.0)  # by then it holds the lock; if not, the test is only easier
+        began = time.monotonic()
+        assert command.stop() == ExitStatus.TERMINATED
+        assert time.monotonic() - began < 5 * PATIENCE
+        assert_nothing_left(command, 1)
+
+
+def test_the_limit_of_a_call_holds_while_the_environment_holds_the_interpreter(tmp_path: Path) -> None:
+    with serial("holds_the_lock", 200, "--env-timeout-s", "1", cwd=tmp_path) as command:
+        assert command.wait(40) == ExitStatus.ENVIRONMENT_BROKEN
+        assert "has not answered" in command.err
+        assert "in holds_the_lock" in command.err  # where it is
+        assert_nothing_left(command, 1)
+
+
+def test_a_crash_inside_the_environment_is_named(tmp_path: Path) -> None:
+    with serial("crashes", 200, cwd=tmp_path) as command:
+        assert command.wait(40) == ExitStatus.ENVIRONMENT_BROKEN
+        assert "SIGSEGV inside the environment" in command.err
+
+
+@pytest.mark.parametrize("how", ["leaves_a_thread", "leaves_processes"])
+def test_what_an_environment_leaves_behind_does_not_outlive_the_command(how: str, tmp_path: Path) -> None:
+    with serial(how, 0, "--env-steps", "128", cwd=tmp_path) as command:
+        assert command.wait(40) == ExitStatus.DONE
+        assert_nothing_left(command)
+
+
+def test_a_command_does_not_outlive_its_guard(tmp_path: Path) -> None:
+    with serial("leaves_a_thread", 0, cwd=tmp_path) as command:
+        command.said("update 1", 30)
+        command.send(signal.SIGKILL)
+        command.wait(5)
+        assert_nothing_left(command, 5)
+
+
+def test_a_command_that_is_killed_is_reported_as_killed(tmp_path: Path) -> None:
+    """By the guard, to which the shell looks: as if the guard itself had been killed."""
+    with serial("leaves_a_thread", 0, cwd=tmp_path) as command:
+        command.said("update 1", 30)
+        own = command.service("serial", "tests.envs:Wild-v0")
+        wait_until(lambda: own != command.process.pid, 1, "the command runs in a process of its own")
+        os.kill(own, signal.SIGKILL)
+        assert command.wait(10) == -signal.SIGKILL

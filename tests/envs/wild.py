@@ -1,0 +1,56 @@
+"""Environments that take over the process they run in, each in one way, after some steps."""
+
+import ctypes
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from tests.envs.episodes import FixedLength, Vector
+
+_LIFE_S = 3600
+
+
+class Wild(FixedLength):
+    """After `after` steps of its life, or in its constructor where that is 0, it does as `how` says."""
+
+    def __init__(self, how: str, after: int = 0, length: int = 50) -> None:
+        super().__init__(length)
+        self.how = how
+        self.countdown = after
+        if not after:
+            self.go_wild()
+
+    def step(self, action: np.int64) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
+        self.countdown -= 1
+        if self.countdown == 0:
+            self.go_wild()
+        return super().step(action)
+
+    def go_wild(self) -> None:
+        """Once."""
+        getattr(self, self.how)()
+
+    def holds_the_lock(self) -> None:
+        """A native call that never returns and lets no other thread of the interpreter run."""
+        library = ctypes.PyDLL(None)
+        while True:
+            library.sleep(_LIFE_S)
+
+    def crashes(self) -> None:
+        """A segmentation fault."""
+        ctypes.string_at(0)
+
+    def leaves_a_thread(self) -> None:
+        """One that the interpreter would wait for."""
+        threading.Thread(target=time.sleep, args=(_LIFE_S,)).start()
+
+    def leaves_processes(self) -> None:
+        """A simulator in a session of its own, and one whose parent is gone."""
+        sleeper = [sys.executable, "-c", f"import time; time.sleep({_LIFE_S})"]
+        subprocess.Popen(sleeper, start_new_session=True)
+        starts_another = f"import subprocess; subprocess.Popen({sleeper!r}, start_new_session=True)"
+        subprocess.run([sys.executable, "-c", starts_another], check=True)
