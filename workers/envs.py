@@ -146,7 +146,7 @@ def _end_workers(processes: Sequence[BaseProcess], pipes: Sequence[Any]) -> None
     gymnasium's own farewell would wait for ever for a worker that is gone or hangs.
     """
     started = {pid for process in processes if process.pid for pid in descendants(process.pid)}
-    for pipe in pipes:
+    for pipe in filter(None, pipes):  # none of a worker that raised
         with contextlib.suppress(OSError, ValueError):  # it is gone
             pipe.send(("close", None))
     deadline = time.monotonic() + _FAREWELL_S
