@@ -18,6 +18,7 @@ class ExitStatus(IntEnum):
     ENVIRONMENT_BROKEN = 70
     FENCED = 76  # another learner took over this run
     CONFIGURATION = 78  # a human has to change something; restarting does not help
+    GAVE_UP = 79  # a service that kept ending by its own fault: supervisord leaves it at that
     INTERRUPTED = 130  # Ctrl-C, after a clean stop
     TERMINATED = 143  # SIGTERM or SIGHUP, after a clean stop
 
@@ -60,6 +61,10 @@ class EnvironmentBrokenError(DppoError):
     """The environment kept raising; its own traceback is in the log."""
 
     exit_status = ExitStatus.ENVIRONMENT_BROKEN
+
+
+class EnvironmentNotBuiltError(EnvironmentBrokenError):
+    """It could not be built or reset, which may pass: a licence, a port, a simulator that still starts."""
 
 
 class EnvironmentHangsError(EnvironmentBrokenError):

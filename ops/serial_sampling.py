@@ -103,7 +103,7 @@ class OneCollector:
         self._collector = PatientCollector(
             description,
             lambda _: build_collector(
-                description, None, slot=0, boot=1, builds=next(builds), calls=self.calls
+                description, None, slot=0, boot=1, builds=next(builds), calls=self.calls, role="serial"
             ),
             self.trouble,
         )
@@ -131,7 +131,7 @@ class LockStepFleet:
 
         def build(slot: int, failures: int) -> Collector:
             boot = seed_boot(self._update or 0)
-            return build_collector(description, None, slot, boot, failures, self.calls)
+            return build_collector(description, None, slot, boot, failures, self.calls, role="serial")
 
         self._collectors = [
             PatientCollector(description, partial(build, slot), self.trouble) for slot in range(plan.actors)

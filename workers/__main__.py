@@ -15,9 +15,12 @@ from dppo_redis.errors import (
     ExitStatus,
     StoppedError,
 )
+from dppo_redis.protocol.reports import ActorReport
 from dppo_redis.protocol.rollout import MAX_ENVIRONMENTS
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.service.arguments import parse_arguments
+from dppo_redis.service.deaths import is_kept, read_deaths
+from dppo_redis.service.ending import closing_within
 from dppo_redis.service.event_log import History
 from dppo_redis.service.logs import configure
 from dppo_redis.service.shutdown import StopRequest, run_service
@@ -29,7 +32,13 @@ from dppo_redis.store.rollout_stream import RolloutProducer
 from dppo_redis.store.run_store import STOP, RunStore
 from dppo_redis.store.weight_store import WeightStore
 from workers.build import build_collector
-from workers.join import check_environment, refuse_living_holder, wait_for_description
+from workers.failures import Trouble
+from workers.join import (
+    check_environment_patiently,
+    pause_after_deaths,
+    refuse_living_holder,
+    wait_for_description,
+)
 from workers.loop import BEAT_PERIOD_S, Actor, ActorStats, RunAccess
 from workers.sampling_rule import ByBacklog, InLockStep, Turn
 from workers.watchdog import CallClock, Watchdog
@@ -68,21 +77,27 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     description = wait_for_description(store, patience, stop)
     if description is None or patience.call("read control", store.control).state == STOP:
         _log.info("run %s is over", options.run)
-        return ExitStatus.DONE
-    check_environment(description.spec)
+        return _ended(stop)
     _check_place(options, description)
     registry = Registry(client, keys)
+    calls, deaths, limit_s = CallClock(), read_deaths(), description.join.env_timeout_s
+    name = "actor" if options.slot is None else f"actor {options.slot}"
+    report = partial(_report, store, name)
     if options.slot is not None:
         refuse_living_holder(registry, options.slot, patience, stop)
+        pause_after_deaths(deaths, partial(_beat, registry, options.slot), report, stop)
+    with Watchdog(calls, limit_s, stop, stopped_status=_stopped(), farewell=report):
+        check_environment_patiently(description, options.slot or 0, calls, stop, report)
+    if stop.requested:
+        return _ended(stop)
     slot, boot = patience.call("join", lambda: registry.join(options.slot))
     _log.info("actor %d, boot %d, of run %s", slot, boot, options.run)
     plan = description.join.lock_step
     turn: Turn = ByBacklog(boot) if plan is None else InLockStep(plan)
-    calls = CallClock()
     actor = Actor(
         description=description,
         boot_id=secrets.token_hex(8),
-        stats=ActorStats(slot, boot),
+        stats=ActorStats(slot, boot, deaths=deaths),
         turn=turn,
         build_collector=partial(build_collector, description, options.envs_per_actor, slot, calls=calls),
         access=RunAccess(
@@ -90,18 +105,50 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         ),
         patience=patience,
         stop=stop,
+        trouble=Trouble(description.join.env_retry_s),
         history=history,
     )
     aside = Aside(actor, connect(url, f"dppo-actor-{options.run}"), keys)
-    limit_s = description.join.env_timeout_s
     try:
-        with Watchdog(calls, limit_s, stop, meanwhile=aside.beat, farewell=aside.leave):
+        with Watchdog(
+            calls, limit_s, stop, stopped_status=_stopped(), meanwhile=aside.beat, farewell=aside.leave
+        ):
             actor.run()
-    except StoppedError as error:
-        _log.info("%s", error)
     finally:
         _leave(registry, slot, boot)
-    return ExitStatus.DONE
+        with closing_within(status=_ended(stop)):
+            actor.close()
+    return _ended(stop)
+
+
+def _serve_until_stopped(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
+    try:
+        return _serve(argv, stop)
+    except StoppedError as error:
+        _log.info("%s", error)
+        return _ended(stop)
+
+
+def _stopped() -> ExitStatus:
+    """What an actor ends with that a signal stopped: a supervisor shall start another one."""
+    return ExitStatus.TERMINATED if is_kept() else ExitStatus.DONE
+
+
+def _ended(stop: StopRequest) -> ExitStatus:
+    return ExitStatus.DONE if stop.signal is None else _stopped()
+
+
+def _report(store: RunStore, service: str, text: str | None) -> None:
+    """Tell the operator, where Redis listens."""
+    if text is not None:
+        with suppress(TransientError, ConfigurationError), translated():
+            store.append_error(service, text)
+
+
+def _beat(registry: Registry, slot: int, report: ActorReport) -> None:
+    """Say that this slot is only waiting, where Redis listens."""
+    with suppress(TransientError, ConfigurationError), translated():
+        registry.beat(slot, report)
 
 
 class Aside:
@@ -113,17 +160,17 @@ class Aside:
         self._store = RunStore(client, keys)
 
     def beat(self) -> None:
-        """Beat where the actor itself is late."""
+        """Beat where the actor itself is late, and see for it whether the run is over."""
         if time.monotonic() > self._actor.next_beat + BEAT_PERIOD_S:
             with suppress(TransientError, ConfigurationError), translated():
                 self._actor.beat(self._registry)
+                if self._store.control().state == STOP:
+                    self._actor.stop.request()
 
     def leave(self, reason: str | None) -> None:
         """Report why, and end the registration."""
         stats = self._actor.stats
-        if reason is not None:
-            with suppress(TransientError, ConfigurationError), translated():
-                self._store.append_error(f"actor {stats.slot}", reason)
+        _report(self._store, f"actor {stats.slot}", reason)
         _leave(self._registry, stats.slot, stats.boot)
 
 
@@ -159,7 +206,7 @@ def _leave(registry: Registry, slot: int, boot: int) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
     configure("actor")
-    return run_service(partial(_serve, argv))
+    return run_service(partial(_serve_until_stopped, argv))
 
 
 if __name__ == "__main__":

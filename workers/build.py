@@ -1,7 +1,8 @@
 """Builds what an actor samples with: environments and buffers. The serial baseline builds the same."""
 
 from dppo_redis.environments.make import make_vector
-from dppo_redis.errors import EnvironmentBrokenError
+from dppo_redis.environments.numbering import CopyNumber
+from dppo_redis.errors import EnvironmentBrokenError, EnvironmentNotBuiltError
 from dppo_redis.protocol.spec import RunDescription
 from workers.collect import Collector
 from workers.envs import Environments
@@ -16,20 +17,28 @@ def build_collector(
     boot: int,
     builds: int,
     calls: CallClock | None = None,
+    role: str = "actor",
 ) -> Collector:
     """Environments and buffers; rebuilt environments play other episodes than the broken ones."""
+    number = CopyNumber(role, slot)
     spec, join = description.spec, description.join
     count = envs_per_actor or join.envs_per_actor
     seeds = actor_seeds(join.seed, slot, boot, count, builds)
     calls = calls or CallClock()
     calls.start()  # building may hang, too
     try:
-        vector = make_vector(spec.environment, count, join.vectorization, masked=spec.observation.masked)
+        vector = make_vector(
+            spec.environment, count, join.vectorization, masked=spec.observation.masked, number=number
+        )
+    except EnvironmentBrokenError as error:
+        raise EnvironmentNotBuiltError(str(error)) from (error.__cause__ or error)
+    except KeyboardInterrupt as error:  # of the user's code: our own handlers only set a flag
+        raise EnvironmentNotBuiltError("building raised KeyboardInterrupt") from error
     finally:
         calls.stop()
     environments = Environments(vector, seeds.environments, calls)
     try:
         return Collector(environments, spec, seeds)
-    except EnvironmentBrokenError:
+    except EnvironmentBrokenError as error:
         environments.close()
-        raise
+        raise EnvironmentNotBuiltError(str(error)) from (error.__cause__ or error)

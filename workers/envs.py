@@ -4,18 +4,26 @@ Whatever the mode, a step answers the same five things. NEXT_STEP spends one dum
 reset: that row is marked as not valid. SAME_STEP and DISABLED waste none.
 """
 
+import contextlib
 import logging
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
+from dppo_redis.service.descendants import descendants
+from dppo_redis.service.ending import end_all
 from dppo_redis.service.manners import keeping_manners
 from dppo_redis.spaces.observations import Array, BoolArray, FloatArray, describe_observations
 from workers.watchdog import CallClock
 
+_FAREWELL_S = 1.0  # for processes of environments to close them
+_LEAVING = (SystemExit, KeyboardInterrupt)  # out of code of the user's, these are failures, too
 _log = logging.getLogger("dppo")
 
 
@@ -68,7 +76,7 @@ class Environments:
         try:
             with keeping_manners():
                 observations, _ = self.vector.reset(seed=seed)
-        except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
+        except (Exception, *_LEAVING) as error:  # code of the user's: anything may come out of it
             raise EnvironmentBrokenError(f"reset raised {type(error).__name__}: {error}") from error
         finally:
             self._calls.stop()
@@ -81,7 +89,7 @@ class Environments:
             return self._step(actions)
         except (EOFError, ConnectionError) as error:
             raise EnvironmentBrokenError("a worker process of the environments died") from error
-        except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
+        except (Exception, *_LEAVING) as error:  # code of the user's: anything may come out of it
             raise EnvironmentBrokenError(f"step raised {type(error).__name__}: {error}") from error
         finally:
             self._calls.stop()
@@ -118,11 +126,7 @@ class Environments:
         """Free the environments and their processes; what goes wrong in it is logged, not raised."""
         processes = getattr(self.vector, "processes", None)
         if processes is not None:
-            # gymnasium's farewell would wait for ever for a worker that is gone or hangs.
-            for process in processes:
-                process.kill()
-            for process in processes:
-                process.join()
+            _end_workers(processes, getattr(self.vector, "parent_pipes", ()))
             self._calls.processes.difference_update(processes)
             self.vector.closed = True
             return
@@ -130,7 +134,26 @@ class Environments:
         try:
             with keeping_manners():
                 self.vector.close()
-        except (Exception, SystemExit) as error:  # noqa: BLE001 code of the user's
+        except (Exception, *_LEAVING) as error:  # noqa: BLE001 code of the user's
             _log.warning("closing the environments raised %s: %s", type(error).__name__, error)
         finally:
             self._calls.stop()
+
+
+def _end_workers(processes: Sequence[BaseProcess], pipes: Sequence[Any]) -> None:
+    """Ask worker processes of gymnasium's to close their environments, then end them and what these started.
+
+    gymnasium's own farewell would wait for ever for a worker that is gone or hangs.
+    """
+    started = {pid for process in processes if process.pid for pid in descendants(process.pid)}
+    for pipe in filter(None, pipes):  # none of a worker that raised
+        with contextlib.suppress(OSError, ValueError):  # it is gone
+            pipe.send(("close", None))
+    deadline = time.monotonic() + _FAREWELL_S
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.join()
+    end_all(lambda: started & descendants())

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dppo_redis.environments.make import Vectorization, make_vector
+from dppo_redis.environments.numbering import CopyNumber
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, StoppedError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.policy.policy_state import PolicyState
@@ -72,7 +73,13 @@ def _make_environments(description: RunDescription, seeds: list[int], calls: Cal
     vectorization: Vectorization = "sync" if wanted == "async" else wanted
     calls.start()  # building may hang, too
     try:
-        vector = make_vector(spec.environment, len(seeds), vectorization, masked=spec.observation.masked)
+        vector = make_vector(
+            spec.environment,
+            len(seeds),
+            vectorization,
+            masked=spec.observation.masked,
+            number=CopyNumber("evaluator"),
+        )
     except ConfigurationError as error:  # it could be made when it was looked at: this may pass
         raise EnvironmentBrokenError(str(error)) from error
     finally:

@@ -19,6 +19,7 @@ from dppo_redis.protocol.report_fields import to_fields
 from dppo_redis.protocol.reports import BestEvaluation
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.service.arguments import parse_arguments
+from dppo_redis.service.deaths import read_deaths
 from dppo_redis.service.event_log import NO_HISTORY, History, arrays_digest
 from dppo_redis.service.logs import configure
 from dppo_redis.service.shutdown import StopRequest, run_service
@@ -126,6 +127,9 @@ class Evaluator:
 def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     options = parse_arguments(EvaluatorOptions, argv, "dppo-redis evaluator")
     os.nice(_NICENESS)
+    deaths = read_deaths()
+    deaths.check()
+    stop.sleep(deaths.pause_s)
     if options.run_dir is not None and not options.run_dir.is_dir():
         raise ConfigurationError(f"{options.run_dir} is not a directory")
     client = connect(find_url(options.redis, Role.EVALUATOR), f"dppo-evaluator-{options.run}")

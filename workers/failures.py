@@ -1,31 +1,39 @@
 """What goes wrong with an environment, and when a process gives up on it. Actors and the baseline alike.
 
 Environments that raise are built anew after a pause; a rollout that may not be used (a number that is
-not finite, say) is dropped. Only what happens again and again ends the process.
+not finite, say) is dropped. Only what happens again and again ends the process; and what cannot even be
+built, for a licence or a simulator that still starts, is tried for a time, not for a number of times.
 """
 
 import logging
+import time
 import traceback
 
-from dppo_redis.errors import EnvironmentBrokenError, WireError
+from dppo_redis.errors import EnvironmentBrokenError, EnvironmentNotBuiltError, WireError
 from dppo_redis.service.logs import Rarely
 
 MOST_FAILURES = 5
 MOST_REFUSED = 10
+_LONGEST_PAUSE_S = 5.0
 _log = logging.getLogger("dppo")
 
 
 class Trouble:
     """Counts failures of the environments, and rollouts refused."""
 
-    def __init__(self) -> None:
+    def __init__(self, retry_s: float = 30.0) -> None:
+        """`retry_s` is how long building is tried again."""
         self.failures = 0  # of the environments, in a row
+        self._retry_s = retry_s
+        self._failing_since = 0.0
         self.refused = 0  # rollouts, since the start
         self._refused_in_a_row = 0
         self._rarely = Rarely()
 
     def broke(self, error: EnvironmentBrokenError) -> None:
         """The environments raised: count it, and show the original traceback."""
+        if not self.failures:
+            self._failing_since = time.monotonic()
         self.failures += 1
         _log.error("%s\n%s", error, "".join(traceback.format_exception(error)))
 
@@ -35,9 +43,17 @@ class Trouble:
         Raises:
             EnvironmentBrokenError: they have failed too often in a row.
         """
+        pause_s = min(_LONGEST_PAUSE_S, 0.2 * 2.0**self.failures)
+        if isinstance(error, EnvironmentNotBuiltError):
+            tried_s = time.monotonic() - self._failing_since
+            if tried_s >= self._retry_s:
+                raise EnvironmentBrokenError(
+                    f"the environment could not be built for {tried_s:.0f} s, {self.failures} times: {error}"
+                )
+            return max(0.01, min(pause_s, self._retry_s - tried_s))
         if self.failures >= MOST_FAILURES:
             raise EnvironmentBrokenError(f"the environment failed {self.failures} times in a row: {error}")
-        return min(5.0, 0.2 * 2.0**self.failures)
+        return pause_s
 
     def sampled(self) -> None:
         """A whole rollout was sampled."""

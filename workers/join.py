@@ -1,17 +1,31 @@
 """Before a process joins a run: the description to wait for, the environment and the slot to check."""
 
 import logging
+import time
+import traceback
+from collections.abc import Callable
 
 from dppo_redis.environments.inspect import inspect
-from dppo_redis.errors import ConfigurationError, DamagedSpecError
+from dppo_redis.environments.numbering import CopyNumber
+from dppo_redis.errors import (
+    ConfigurationError,
+    DamagedSpecError,
+    EnvironmentBrokenError,
+    EnvironmentNotBuiltError,
+)
+from dppo_redis.protocol.reports import ActorReport
 from dppo_redis.protocol.spec import RunDescription, Spec
+from dppo_redis.service.deaths import MOST_DEATHS, Deaths
 from dppo_redis.service.logs import Rarely
+from dppo_redis.service.manners import keeping_manners
 from dppo_redis.service.renewal import Look, living_holder
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Patience
 from dppo_redis.store.registry import Registry
 from dppo_redis.store.run_store import RunStore
+from workers.failures import Trouble
 from workers.loop import BEAT_PERIOD_S
+from workers.watchdog import CallClock
 
 _LOOKS_AT_A_DAMAGED_SPEC = 15  # three seconds
 _log = logging.getLogger("dppo")
@@ -39,19 +53,75 @@ def wait_for_description(store: RunStore, patience: Patience, stop: StopRequest)
     return None
 
 
-def check_environment(spec: Spec) -> None:
+def check_environment(spec: Spec, slot: int = 0) -> None:
     """Compare this machine's environment with the run's spec.
 
     Raises:
         ConfigurationError: they differ; the message says in what.
+        EnvironmentNotBuiltError: it could not be built, which may pass.
     """
-    spaces = inspect(spec.environment, use_mask=spec.observation.masked)
+    try:
+        with keeping_manners():
+            number = CopyNumber("look", slot)
+            spaces = inspect(spec.environment, use_mask=spec.observation.masked, number=number)
+    except EnvironmentBrokenError as error:
+        raise EnvironmentNotBuiltError(str(error)) from (error.__cause__ or error)
+    except KeyboardInterrupt as error:  # of the user's code: our own handlers only set a flag
+        raise EnvironmentNotBuiltError("building raised KeyboardInterrupt") from error
     differences = spec.seen_with(spaces).differences(spec)
     if differences:
         raise ConfigurationError(
             f"{spec.environment.env_id} here is not the run's environment ({'; '.join(differences)}): "
             "install the same versions as the learner's machine"
         )
+
+
+def check_environment_patiently(
+    description: RunDescription, slot: int, calls: CallClock, stop: StopRequest, report: Callable[[str], None]
+) -> None:
+    """The same; what could not be built is tried again for `env_retry_s`, and each failure told to `report`.
+
+    Raises:
+        ConfigurationError: the environments differ.
+        EnvironmentBrokenError: it could not be built in all that time.
+    """
+    trouble = Trouble(description.join.env_retry_s)
+    while not stop.requested:
+        calls.start()
+        try:
+            check_environment(description.spec, slot)
+        except EnvironmentBrokenError as error:
+            calls.stop()
+            trouble.broke(error)
+            report("".join(traceback.format_exception(error)))
+            stop.sleep(trouble.pause_s(error))
+        else:
+            return
+        finally:
+            calls.stop()
+
+
+def pause_after_deaths(
+    deaths: Deaths, beat: Callable[[ActorReport], None], report: Callable[[str], None], stop: StopRequest
+) -> None:
+    """Say how the process before this one ended; the more of them ended so in a row, the longer the pause.
+
+    Raises:
+        GivesUpError: there were too many.
+    """
+    if not deaths.last:
+        return
+    pause_s = deaths.pause_s
+    count = f"{deaths.in_a_row} of at most {MOST_DEATHS} in a row"
+    text = f"the process before this one ended before its time: {deaths.last} ({count}"
+    text += f"; sampling begins in {pause_s:g} s)" if pause_s else ")"
+    _log.warning("%s", text)
+    report(text)
+    deaths.check()
+    until = time.monotonic() + pause_s
+    while (left := until - time.monotonic()) > 0 and not stop.requested:
+        beat(ActorReport(deaths=deaths.faults, killed=deaths.killed, last_death=deaths.last))
+        stop.sleep(min(left, BEAT_PERIOD_S))
 
 
 def refuse_living_holder(registry: Registry, slot: int, patience: Patience, stop: StopRequest) -> None:

@@ -6,6 +6,7 @@ Facts only: what is stale or broken is the learner's to judge.
 import logging
 import random
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from dppo_redis.protocol.reports import ActorReport
 from dppo_redis.protocol.rollout import Rollout, RolloutHeader, validate
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.protocol.wire import checksum, encode_rollout
+from dppo_redis.service.deaths import NO_DEATHS, Deaths
 from dppo_redis.service.event_log import NO_HISTORY, History, arrays_digest
 from dppo_redis.service.logs import Rarely
 from dppo_redis.service.shutdown import StopRequest
@@ -71,6 +73,7 @@ class ActorStats:
     waited_s: float = 0.0  # for room, with nothing else to do
     last_error: str = ""
     rollout_s: float = 0.0  # what the last rollout took
+    deaths: Deaths = NO_DEATHS  # of the processes before this one
 
     def report(self, policy: ActingPolicy | None, producer: RolloutProducer, refused: int) -> ActorReport:
         """The same for the registry, with what the actor's parts know."""
@@ -88,6 +91,9 @@ class ActorStats:
             ambiguous=producer.ambiguous,
             refused_full=producer.refused_full,
             last_error=self.last_error,
+            deaths=self.deaths.faults,
+            killed=self.deaths.killed,
+            last_death=self.deaths.last,
         )
 
 
@@ -159,15 +165,16 @@ class Actor:
 
     def _ready_collector(self) -> Collector:
         if self.turn.starts_anew():
-            self._close_collector()
+            self.close()
         if self.collector is None:
             self.collector = self.build_collector(*self.turn.build(self.trouble.failures))
         return self.collector
 
-    def _close_collector(self) -> None:
+    def close(self) -> None:
+        """Free the environments."""
         if self.collector is not None:
-            self.collector.close()
-            self.collector = None
+            collector, self.collector = self.collector, None
+            collector.close()
 
     def _look(self) -> Situation:
         return self.patience.call("reach Redis", self.access.producer.look)
@@ -259,7 +266,7 @@ class Actor:
         """Close broken environments and pause; new ones are built, until it has failed too often."""
         self.trouble.broke(error)
         self.stats.last_error = str(error)
-        service = f"actor {self.stats.slot}"
-        self.patience.call("report the error", lambda: self.access.store.append_error(service, str(error)))
-        self._close_collector()
+        service, text = f"actor {self.stats.slot}", "".join(traceback.format_exception(error))
+        self.patience.call("report the error", lambda: self.access.store.append_error(service, text))
+        self.close()
         self.stop.sleep(self.trouble.pause_s(error))

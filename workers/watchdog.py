@@ -1,11 +1,13 @@
 """Ends a process whose environments hang, and answers for it while they take long.
 
-A thread, since the main one is inside code of the user's: that cannot be interrupted, only ended with
-its process. supervisord starts the service anew.
+In threads, since the main one is inside code of the user's: that cannot be interrupted, only ended with
+its process. supervisord starts the service anew. A native call that lets no thread of Python run is ended
+by a timer of `faulthandler`, which needs none: it is put off here again and again.
 """
 
+import contextlib
+import faulthandler
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -13,10 +15,13 @@ from multiprocessing.process import BaseProcess
 
 from dppo_redis.errors import ExitStatus
 from dppo_redis.service import user_code
+from dppo_redis.service.ending import end_process, end_simulators, reap_strays
 from dppo_redis.service.shutdown import StopRequest
 
 STOP_GRACE_S = 1.5  # how long a call may go on once a stop is requested
 _PERIOD_S = 0.25
+_SILENCE_MARGIN_S = 4.0  # over the limit of a call; a guard, if there is one, is at work before
+_STRAYS_PERIOD_S = 20.0
 _log = logging.getLogger("dppo")
 
 
@@ -44,13 +49,14 @@ class CallClock:
 
 
 class Watchdog:
-    """Looks at the clock of the environments from a thread of its own.
+    """Looks at the clock of the environments from a thread; another one does what may take a while.
 
     Args:
         calls: when the main thread, which alone calls environments, began to.
         limit_s: how long one call may take.
         stop: once it is requested, the limit is STOP_GRACE_S.
-        stopped_status: what the process then ends with; None: what a command says after this signal.
+        stopped_status: what the process then ends with, if a signal asked for it; None: what a command
+            says after this signal.
         meanwhile: called about four times a second; what goes wrong in it is its own affair.
         farewell: called with the reason before the process ends, None for a stop.
     """
@@ -73,21 +79,41 @@ class Watchdog:
         self._meanwhile = meanwhile
         self._farewell = farewell
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._run, name="watchdog", daemon=True),
+            threading.Thread(target=self._accompany, name="watchdog's errands", daemon=True),
+        ]
 
     def __enter__(self) -> "Watchdog":
         user_code.set_limit(self._limit_s)
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._closing.set()
-        self._thread.join(timeout=1.0)
+        for thread in self._threads:
+            thread.join(timeout=1.0)
+        faulthandler.cancel_dump_traceback_later()
 
     def _run(self) -> None:
         while not self._closing.wait(_PERIOD_S):
+            self._put_off()
             self._look()
+
+    def _accompany(self) -> None:
+        strays: frozenset[int] = frozenset()
+        next_strays = time.monotonic() + _STRAYS_PERIOD_S
+        while not self._closing.wait(_PERIOD_S):
             self._meanwhile()
+            if time.monotonic() > next_strays:
+                next_strays = time.monotonic() + _STRAYS_PERIOD_S
+                strays = reap_strays(strays)
+
+    def _put_off(self) -> None:
+        """The end, with status 1 and tracebacks in the log, of a process in which no thread can run."""
+        with contextlib.suppress(Exception):
+            faulthandler.dump_traceback_later(self._limit_s + _SILENCE_MARGIN_S, exit=True, file=2)
 
     def _look(self) -> None:
         taken_s = self._calls.runs_s()
@@ -99,13 +125,13 @@ class Watchdog:
             waited_s = min(taken_s, time.monotonic() - self._stopping_since)
             if waited_s > STOP_GRACE_S:
                 status = self._stop.exit_status if self._stopped_status is None else self._stopped_status
-                self._end(None, status)
+                self._end(None, status if self._stop.signal else ExitStatus.DONE)
 
     def _end(self, reason: str | None, status: ExitStatus) -> None:
         if reason is not None:
             _log.error("%s; ending this process", reason)
         for process in list(self._calls.processes):
             process.kill()
+        end_simulators()
         self._farewell(reason)
-        logging.shutdown()
-        os._exit(status)
+        end_process(status)

@@ -16,6 +16,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from dppo_redis.environments.failures import is_final
 from dppo_redis.environments.make import closing_quietly, make_single
 from dppo_redis.environments.masks import MASK, read_mask
+from dppo_redis.environments.numbering import LOOK, CopyNumber
 from dppo_redis.environments.plain import observed_space, plain_numbers
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.protocol.config import RunConfig
@@ -44,18 +45,22 @@ def describe(config: RunConfig) -> RunDescription:
     return describe_started(config, spaces_of(config))
 
 
-def inspect(source: EnvironmentSource, *, use_mask: bool = True) -> EnvironmentSpaces:
+def inspect(
+    source: EnvironmentSource, *, use_mask: bool = True, number: CopyNumber = LOOK
+) -> EnvironmentSpaces:
     """What `looking` sees.
 
     Raises:
         ConfigurationError, EnvironmentBrokenError: as `looking` does.
     """
-    with looking(source, use_mask=use_mask) as spaces:
+    with looking(source, use_mask=use_mask, number=number) as spaces:
         return spaces
 
 
 @contextmanager
-def looking(source: EnvironmentSource, *, use_mask: bool = True) -> Iterator[EnvironmentSpaces]:
+def looking(
+    source: EnvironmentSource, *, use_mask: bool = True, number: CopyNumber = LOOK
+) -> Iterator[EnvironmentSpaces]:
     """Build one environment, try one reset and one step, and describe its spaces; in the end close it.
 
     Raises:
@@ -64,7 +69,7 @@ def looking(source: EnvironmentSource, *, use_mask: bool = True) -> Iterator[Env
             mask of another form than its actions.
         EnvironmentBrokenError: it raised; the next time it may not.
     """
-    with closing_quietly(make_single(source)) as env:
+    with closing_quietly(make_single(source, number)) as env:
         action = describe_actions(env.action_space)
         describe_observations(env.observation_space)
         with keeping_manners():

@@ -5,6 +5,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -13,6 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from dppo_redis.environments.failures import is_final
 from dppo_redis.environments.normalisers import refuse_normalisers
+from dppo_redis.environments.numbering import LOOK, CopyNumber
 from dppo_redis.environments.plain import PlainEnvironment
 from dppo_redis.errors import ConfigurationError, DppoError, EnvironmentBrokenError
 from dppo_redis.protocol.spec import EnvironmentSource
@@ -26,7 +28,7 @@ _AnyEnv = gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]
 _AnyEnvT = TypeVar("_AnyEnvT", bound=_AnyEnv)
 
 
-def make_single(source: EnvironmentSource) -> gymnasium.Env[Any, Any]:
+def make_single(source: EnvironmentSource, number: CopyNumber = LOOK) -> gymnasium.Env[Any, Any]:
     """Build one environment with its wrappers.
 
     Raises:
@@ -34,6 +36,7 @@ def make_single(source: EnvironmentSource) -> gymnasium.Env[Any, Any]:
             that keeps statistics of its own.
         EnvironmentBrokenError: its constructor raised; the next time it may not.
     """
+    source = number.of(source)
     if not source.env_id:
         raise ConfigurationError("name an environment, for example: dppo-redis train CartPole-v1")
     with keeping_manners():
@@ -106,26 +109,36 @@ def _parse_wrapper(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def make_vector(
-    source: EnvironmentSource, count: int, vectorization: Vectorization, *, masked: bool = False
+    source: EnvironmentSource,
+    count: int,
+    vectorization: Vectorization,
+    *,
+    masked: bool = False,
+    number: CopyNumber = LOOK,
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
     """Build `count` environments stepped together.
 
     `auto` takes gymnasium's native vector environment when the id has one and it accepts the
     arguments, else steps them one after another. Where the mode of automatic reset can be chosen
     it is SAME_STEP, which wastes no step; callers read the mode from the metadata. With `masked` the
-    observations are a Dict of the observation and its action mask.
+    observations are a Dict of the observation and its action mask. Copies are numbered from `number` on,
+    a native version is one copy.
 
     Raises:
         ConfigurationError: they cannot be made, or not side by side.
         EnvironmentBrokenError: as `make_single` does.
     """
     if vectorization == "auto" and not masked and not source.wrappers:
-        native = _make_native(source, count)
+        native = _make_native(source, count, number)
         if native is not None:
             return native
+    numbers = (replace(number, copy=number.copy + n) for n in range(count))
+    builders: list[Callable[[], gymnasium.Env[Any, Any]]] = [
+        partial(_make_plain, source, masked, one) for one in numbers
+    ]
     try:
         with keeping_manners():
-            return _make_side_by_side(partial(_make_plain, source, masked), count, vectorization)
+            return _make_side_by_side(builders, vectorization)
     except DppoError:
         raise
     except (EOFError, ConnectionError) as error:
@@ -138,20 +151,20 @@ def make_vector(
 
 
 def _make_side_by_side(
-    build: Callable[[], gymnasium.Env[Any, Any]], count: int, vectorization: Vectorization
+    builders: list[Callable[[], gymnasium.Env[Any, Any]]], vectorization: Vectorization
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
     """Where one cannot be built the others are closed: what they hold, a licence say, is free again."""
     mode = AutoresetMode.SAME_STEP
     if vectorization == "async":
-        return AsyncVectorEnv([build] * count, context="spawn", autoreset_mode=mode)
+        return AsyncVectorEnv(builders, context="spawn", autoreset_mode=mode)
     built: list[gymnasium.Env[Any, Any]] = []
 
-    def build_here() -> gymnasium.Env[Any, Any]:
+    def build_here(build: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
         built.append(build())
         return built[-1]
 
     try:
-        return SyncVectorEnv([build_here] * count, autoreset_mode=mode)
+        return SyncVectorEnv([partial(build_here, build) for build in builders], autoreset_mode=mode)
     except BaseException:
         for env in built:
             close_quietly(env)
@@ -176,14 +189,18 @@ def closing_quietly(env: _AnyEnvT) -> Iterator[_AnyEnvT]:
         close_quietly(env)
 
 
-def _make_plain(source: EnvironmentSource, masked: bool) -> gymnasium.Env[Any, Any]:
-    return PlainEnvironment(make_single(source), masked)
+def _make_plain(
+    source: EnvironmentSource, masked: bool, number: CopyNumber = LOOK
+) -> gymnasium.Env[Any, Any]:
+    return PlainEnvironment(make_single(source, number), masked)
 
 
-def _make_native(source: EnvironmentSource, count: int) -> gymnasium.vector.VectorEnv[Any, Any, Any] | None:
+def _make_native(
+    source: EnvironmentSource, count: int, number: CopyNumber
+) -> gymnasium.vector.VectorEnv[Any, Any, Any] | None:
     if not _may_have_a_native_version(source.env_id):
         return None
-    single = make_single(source)  # turns every reason for failure into one line
+    single = make_single(source, number)  # turns every reason for failure into one line
     spec, spaces = single.spec, (single.observation_space, single.action_space)
     close_quietly(single)
     if spec is None or spec.vector_entry_point is None or spec.additional_wrappers:
@@ -191,7 +208,7 @@ def _make_native(source: EnvironmentSource, count: int) -> gymnasium.vector.Vect
     if source.env_kwargs.get("max_episode_steps") == -1:
         return None  # no limit, to `gymnasium.make`; to a native one a limit that every step exceeds
     try:
-        arguments: dict[str, Any] = dict(source.env_kwargs)
+        arguments: dict[str, Any] = dict(number.of(source).env_kwargs)
         with keeping_manners():
             native = gymnasium.make_vec(spec.id, count, vectorization_mode="vector_entry_point", **arguments)
     except (Exception, SystemExit) as error:  # noqa: BLE001 it lacks an argument or a package, say

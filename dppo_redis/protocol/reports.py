@@ -80,6 +80,9 @@ class ActorReport:
     ambiguous: Annotated[int | None, Told("rollouts")] = None  # sent again, as the reply to a push was lost
     refused_full: Annotated[int | None, Told("pushes")] = None  # that the server refused for want of memory
     last_error: str = ""  # of its environment, its rollouts or the weights it fetched
+    deaths: int | None = None  # ends of its slot's processes by their own fault, since the fleet began
+    killed: int | None = None  # ends of its slot's processes by a signal from outside, likewise
+    last_death: str = ""  # how the process before this one ended, if it was before its time
     host: str = ""  # where it runs; the registry adds this and the next two
     pid: int | None = None  # of its process
     time: Annotated[float | None, Told("s since 1970", digits=3)] = None  # of this report, by its clock

@@ -4,7 +4,9 @@ Signal handlers only set a flag; loops look at it. The one place that knows supe
 exit before `startsecs` as a failed start: every exit is held until the process is old enough.
 """
 
+import contextlib
 import ctypes
+import faulthandler
 import logging
 import os
 import signal
@@ -13,8 +15,11 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import NoReturn
 
 from dppo_redis.errors import DppoError, ExitStatus
+from dppo_redis.service.descendants import adopt_orphans
+from dppo_redis.service.ending import end_process
 
 SETTLED_AGE_S = 1.5  # above supervisord's startsecs=1
 PARENT_PID_VARIABLE = "DPPO_PARENT_PID"
@@ -104,15 +109,21 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def run_service(main: Callable[[StopRequest], ExitStatus]) -> ExitStatus:
-    """Run a service to its end and turn errors into one line and an exit status."""
+def run_service(main: Callable[[StopRequest], ExitStatus]) -> NoReturn:
+    """Run a service to its end, turn errors into one line and an exit status, and end the process with it.
+
+    Code of the user's ran in it: see `ending.py`.
+    """
     started = time.monotonic()
+    with contextlib.suppress(Exception):  # a fault in native code leaves its traceback in the log
+        faulthandler.enable(file=2)
+    adopt_orphans()
     stop = StopRequest().install()
     if PARENT_PID_VARIABLE in os.environ:
         die_with_parent()
     status = _guarded(main, stop)
     stop.sleep(SETTLED_AGE_S - (time.monotonic() - started))  # also a service that finds its run over
-    return status
+    end_process(status)
 
 
 def _guarded(main: Callable[[StopRequest], ExitStatus], stop: StopRequest) -> ExitStatus:
@@ -124,6 +135,11 @@ def _guarded(main: Callable[[StopRequest], ExitStatus], stop: StopRequest) -> Ex
             return ExitStatus.DONE
         log.error("%s", error)
         return error.exit_status
-    except Exception:  # the last frame of a service: the traceback goes to the log, once
+    except SystemExit as error:
+        if error.code in (0, None):
+            raise  # --help
+        log.exception("code of the user's asked this process to end")
+        return ExitStatus.FAILED
+    except BaseException:  # the last frame of a service: the traceback goes to the log, once
         log.exception("this is a defect")
         return ExitStatus.FAILED

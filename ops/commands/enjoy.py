@@ -15,6 +15,7 @@ import tyro
 from gymnasium.vector import SyncVectorEnv
 
 from dppo_redis.environments.make import close_quietly, closing_quietly, make_single, make_vector
+from dppo_redis.environments.numbering import CopyNumber
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, StoppedError
 from dppo_redis.policy.player import Player
 from dppo_redis.protocol.spec import EnvironmentSource, Spec
@@ -206,7 +207,8 @@ def _make(spec: Spec, fps: float, *, filming: bool) -> SyncVectorEnv:
     if filming and not os.environ.get("SDL_VIDEODRIVER"):
         os.environ["SDL_VIDEODRIVER"] = "dummy"  # pygame: pictures without a display
     source = replace(spec.environment, env_kwargs={**spec.environment.env_kwargs, "render_mode": mode})
-    vector = make_vector(source, 1, "sync", masked=spec.observation.masked)
+    number = CopyNumber("enjoy")
+    vector = make_vector(source, 1, "sync", masked=spec.observation.masked, number=number)
     assert isinstance(vector, SyncVectorEnv)
     env = vector.envs[0].unwrapped
     env.metadata = {**env.metadata, "render_fps": fps}  # those that keep time themselves keep it by this

@@ -36,7 +36,7 @@ from ops.options import TrainOptions, read_options
 from ops.screens.summary import summarise
 from ops.screens.tables import derived_table, progress_stream, summary_table
 from ops.screens.view import Screen
-from ops.screens.watch import Watch, quietly, wait_for_broker
+from ops.screens.watch import Losses, Watch, quietly, wait_for_broker
 
 _LONGEST_PARENT = 60
 _log = logging.getLogger("dppo")
@@ -168,7 +168,9 @@ def _train(
     )
     fleet = Fleet.start(plan, address, lock)  # each service has the credentials of its own role
     client = connect(address if broker is not None else as_role(address, Role.OPERATOR), "dppo-train")
-    watch = Watch(fleet, client, RunStore(client, RunKeys(directory.run)), screen, stop)
+    store = RunStore(client, RunKeys(directory.run))
+    losses = Losses(every_actor_counts=options.config.lock_step)
+    watch = Watch(fleet, client, store, screen, stop, losses)
     failure: DppoError | None = None
     try:
         try:

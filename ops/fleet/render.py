@@ -12,6 +12,8 @@ from pathlib import Path
 from dppo_redis.artefacts.run_files import RunFiles, event_log
 from dppo_redis.errors import ConfigurationError
 
+ACTORS = "actor_"  # what the names of their processes begin with
+SAMPLING_STOP_WAIT_S = 3  # longer than a hanging step, closing and what is left take to end
 LEARNER_STOP_WAIT_S = 60  # longer than the longest save we allow
 
 
@@ -56,8 +58,10 @@ def render(plan: FleetPlan) -> str:
     evaluator = [plan.python, "-P", "-m", "workers.evaluate", *run, *directory, *_history(plan, "evaluator")]
     actor = [plan.python, "-P", "-m", "workers", *run, "--slot"]
     sections.append(_program(plan, "learner", learner, priority=50, stop_wait_s=LEARNER_STOP_WAIT_S))
-    sections.append(_program(plan, "evaluator", evaluator, priority=80, stop_wait_s=5))
-    sections.append(_program(plan, "actor", actor, priority=90, stop_wait_s=5, numbered=plan.actors))
+    sections.append(_program(plan, "evaluator", evaluator, priority=80, stop_wait_s=SAMPLING_STOP_WAIT_S))
+    sections.append(
+        _program(plan, "actor", actor, priority=90, stop_wait_s=SAMPLING_STOP_WAIT_S, numbered=plan.actors)
+    )
     return "\n".join(sections)
 
 
@@ -109,7 +113,7 @@ def _program(
 command={text}
 {numbering}priority={priority}
 autorestart={restart}
-exitcodes=0,78
+exitcodes=0,78,79
 startsecs=1
 startretries=20
 stopsignal=TERM

@@ -1,7 +1,8 @@
 """`python -m ops.fleet.supervised CONFIGURATION DIRECTORY`: supervisord, tied to the command that started it.
 
 When that command is killed, supervisord gets SIGTERM and stops the fleet in order; the private
-DIRECTORY (sockets) goes with it.
+DIRECTORY (sockets) goes with it. How each service ended is noted there for its next process, and what it left
+behind, simulators say, is ended.
 """
 
 import contextlib
@@ -9,11 +10,20 @@ import io
 import os
 import shutil
 import sys
-from typing import TextIO, cast
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO, cast
 
 from supervisor import supervisord
+from supervisor.process import Subprocess
 
+from dppo_redis.service.deaths import DIRECTORY_VARIABLE, file_of, read_file, write_file
+from dppo_redis.service.descendants import adopt_orphans, descendants
+from dppo_redis.service.ending import end_all
 from dppo_redis.service.shutdown import PARENT_PID_VARIABLE, die_with_parent
+from ops.fleet.last_words import last_words
 
 
 class _ForgivingStream(io.TextIOBase):
@@ -33,14 +43,72 @@ class _ForgivingStream(io.TextIOBase):
         return len(text)
 
 
+class EndedServices:
+    """Is told of each end of a service: notes it, and ends what the service left behind."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._services: Callable[[], list[int]] | None = None  # processes of living ones; once one has ended
+
+    def install(self) -> None:
+        """supervisord tells nobody of the signal that ended a process, but for this method of its own."""
+        finish = Subprocess.finish
+
+        def finish_and_tell(process: Any, pid: int, wait_status: int) -> None:
+            was_asked, lived_s = process.killing, time.time() - process.laststart
+            finish(process, pid, wait_status)
+            with contextlib.suppress(Exception):  # supervisord must live
+                self._services = lambda: list(process.config.options.pidhistory)
+                if not was_asked:
+                    self._note(process.config.name, wait_status, lived_s, process.config.stdout_logfile)
+                self._end_leftovers()
+
+        Subprocess.finish = finish_and_tell
+
+    def _note(self, service: str, wait_status: int, lived_s: float, log: str) -> None:
+        file = file_of(self._directory, service)
+        write_file(file, read_file(file).after(wait_status, lived_s, last_words(Path(log))))
+
+    def _end_leftovers(self) -> None:
+        """Orphans come to this process, as to each service: those here were left by one that ended."""
+        if left := self._left():
+            # A thread, as supervisord must not wait; these alone, as a service may start meanwhile.
+            threading.Thread(target=_end_these, args=(left,), daemon=True).start()
+
+    def _left(self) -> set[int]:
+        if self._services is None:
+            return set()
+        services = set(self._services())
+        return descendants() - services.union(*map(descendants, services))
+
+    def close(self) -> None:
+        """After the end of the fleet."""
+        end_all(self._left)
+
+
+def _end_these(pids: set[int]) -> None:
+    known = set(pids)
+
+    def find() -> set[int]:
+        known.update(*map(descendants, known & descendants()))
+        return known & descendants()
+
+    end_all(find)
+
+
 def main(configuration: str, directory: str) -> None:
     """Run supervisord in the foreground until it is told to stop."""
     die_with_parent()
+    adopt_orphans()
     os.environ[PARENT_PID_VARIABLE] = str(os.getpid())  # inherited by every service
+    os.environ[DIRECTORY_VARIABLE] = directory
     sys.stderr = cast(TextIO, _ForgivingStream(sys.stderr))
+    ended = EndedServices(Path(directory))
+    ended.install()
     try:
         supervisord.main(["-n", "-c", configuration])
     finally:
+        ended.close()
         shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -45,9 +45,8 @@ class ProcessState:
     @property
     def gave_up(self) -> bool:
         """Ended in a way that supervisord will not mend."""
-        return self.state == "FATAL" or (
-            self.state == "EXITED" and self.exit_status == ExitStatus.CONFIGURATION
-        )
+        final = (ExitStatus.CONFIGURATION, ExitStatus.GAVE_UP)
+        return self.state == "FATAL" or (self.state == "EXITED" and self.exit_status in final)
 
 
 class Fleet:
@@ -128,9 +127,9 @@ class Fleet:
             for info in infos
         }
 
-    def _ask(self, method: str) -> Any:
+    def _ask(self, method: str, *arguments: Any) -> Any:
         try:
-            return getattr(self._proxy.supervisor, method)()
+            return getattr(self._proxy.supervisor, method)(*arguments)
         except (OSError, http.client.HTTPException, xmlrpc.client.Error) as error:
             self._transport.close()  # it would go on using the connection that broke
             log = self.plan.files.log("supervisord")
@@ -146,6 +145,12 @@ class Fleet:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+
+    def stop_sampling(self) -> None:
+        """Send actors and evaluator a SIGTERM, and do not wait: some may be deaf to all else."""
+        for group in ("actor", "evaluator"):
+            with contextlib.suppress(FleetError):
+                self._ask("stopProcessGroup", group, False)
 
     def _stop_the_last_one(self) -> None:
         """When the services have ended by themselves, stop the broker at once: no order is needed,

@@ -29,6 +29,7 @@ def summarise(config: RunConfig, watch: Watch, run_dir: Path, wall_s: float, *, 
         except (TransientError, ConfigurationError) as error:
             _log.warning("the last books are not known: %s", error)
         summary = _with_last_evaluation(summary, config, status)
+    summary = replace(summary, warnings=(*summary.warnings, *watch.losses.warnings))
     return replace(summary, reason="failed") if failed else summary
 
 

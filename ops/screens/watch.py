@@ -2,15 +2,17 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
-from dppo_redis.protocol.reports import RunStatus
+from dppo_redis.protocol.reports import ActorReport, RunStatus
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client, TransientError, translated
 from dppo_redis.store.run_status import read_status
 from dppo_redis.store.run_store import STOP, RunStore
+from ops.fleet.last_words import last_words
+from ops.fleet.render import ACTORS
 from ops.fleet.supervisor import Fleet, ProcessState, last_line
 from ops.screens.view import Screen
 
@@ -47,6 +49,75 @@ class Restarts:
         return self._starts.get(process.name, 0) > (_MOST_STARTS if update else _MOST_FIRST_STARTS)
 
 
+class Losses:
+    """Services that a run goes on without: all but broker and learner, while one actor is left."""
+
+    def __init__(self, *, every_actor_counts: bool = False) -> None:
+        """Every actor counts in lock-step mode: a batch takes rollouts of each."""
+        self._every_actor_counts = every_actor_counts
+        self._restarts = Restarts()
+        self._given_up: set[str] = set()
+        self._warnings: dict[str, str] = {}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The newest of each service, for the summary."""
+        return tuple(self._warnings.values())
+
+    def deaths(self, actors: Mapping[int, ActorReport]) -> list[str]:
+        """What is to be said of actors that ended by their own fault and were started anew; once of each."""
+        said = []
+        for slot, report in actors.items():
+            name = f"{ACTORS}{slot:03d}"
+            if report.deaths and name not in self._given_up:
+                is_new = name not in self._warnings
+                times = "once" if report.deaths == 1 else f"{report.deaths} times"
+                self._warnings[name] = f"{name} ended {times} by its own fault: {report.last_death}"
+                said += [self._warnings[name]] if is_new else []
+        return said
+
+    def check(self, processes: Sequence[ProcessState], update: int, joined: Collection[int]) -> list[str]:
+        """What is to be said of services that gave up by now; `joined` are the slots of living actors.
+
+        Raises:
+            RunFailedError: one of them gave up that the run needs.
+        """
+        lost = {
+            one.name: error
+            for one in processes
+            if (error := _failure(one, self._restarts.is_looping(one, update))) is not None
+        }
+        for name, error in lost.items():
+            if not self._can_do_without(name, processes, lost.keys(), joined):
+                raise error
+        new = lost.keys() - self._given_up
+        self._given_up |= new
+        self._warnings |= {name: f"the run goes on without {lost[name]}" for name in new}
+        return [self._warnings[name] for name in sorted(new)]
+
+    def _can_do_without(
+        self, name: str, processes: Sequence[ProcessState], lost: Collection[str], joined: Collection[int]
+    ) -> bool:
+        if not name.startswith(ACTORS):
+            return name == "evaluator"
+        planned = [one for one in processes if one.name.startswith(ACTORS)]
+        others = any(one.alive and one.name not in lost for one in planned)
+        outside = any(slot >= len(planned) for slot in joined)
+        return (others or outside) and not self._every_actor_counts
+
+
+def _failure(process: ProcessState, looping: bool) -> RunFailedError | None:
+    """What to say of a process that supervisord will not mend; None while it may."""
+    if not process.gave_up and not looping:
+        return None
+    how = f"gave up (status {process.exit_status})" if process.gave_up else "keeps ending"
+    said = last_words(process.log) or last_line(process.log)
+    error = RunFailedError(f"{process.name} {how}: {said} (log: {process.log})")
+    if process.exit_status == ExitStatus.CONFIGURATION:
+        error.exit_status = ExitStatus.CONFIGURATION
+    return error
+
+
 @dataclass
 class Watch:
     """A fleet that is running, and what was seen of it."""
@@ -56,14 +127,14 @@ class Watch:
     store: RunStore
     screen: Screen
     stop: StopRequest
+    losses: Losses = field(default_factory=Losses)
     status: RunStatus | None = None
-    restarts: Restarts = field(default_factory=Restarts)
 
     def until_the_end(self) -> None:
-        """Show progress until the run ends, a signal comes, or a service gives up.
+        """Show progress until the run ends, a signal comes, or a service gives up that it cannot do without.
 
         Raises:
-            RunFailedError: a service gave up; the message holds the end of its log.
+            RunFailedError: so it is; the message holds the end of the service's log.
         """
         while not self.stop.requested:
             self._look()
@@ -80,21 +151,23 @@ class Watch:
             self.screen.say(f"Redis does not answer: {error}")
             return
         self.screen.show(self.status, last=last)
+        self._say(self.losses.deaths(self.status.actors))
 
     def _check(self, processes: Iterable[ProcessState]) -> None:
-        update = self.status.learner.update if self.status is not None else 0
-        for process in processes:
-            looping = self.restarts.is_looping(process, update)
-            if process.gave_up or looping:
-                how = "keeps ending" if looping else f"gave up (status {process.exit_status})"
-                error = RunFailedError(f"{process.name} {how}: {last_line(process.log)} (log: {process.log})")
-                if process.exit_status == ExitStatus.CONFIGURATION:
-                    error.exit_status = ExitStatus.CONFIGURATION
-                raise error
+        update, joined = 0, list[int]()
+        if self.status is not None:
+            update, joined = self.status.learner.update, list(self.status.actors)
+        self._say(self.losses.check(list(processes), update, joined))
+
+    def _say(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            self.screen.say(f"warning: {text}")
 
     def finish(self) -> None:
         """Ask the services to end by themselves and wait for them, the last evaluation included."""
         hasty = self.stop.requested
+        if hasty:
+            self.fleet.stop_sampling()
         told = not hasty
         deadline = time.monotonic() + (_HASTY_STOP_S if hasty else _LAST_EVALUATION_S)
         signalled = self.stop.signal

@@ -65,6 +65,8 @@ _ENTRY_POINTS = {
     "Busy-v0": "faults:Busy",
     "Hangs-v0": "faults:Hangs",
     "Slow-v0": "faults:Slow",
+    "Simulated-v0": "numbered:Simulated",
+    "Numbered-v0": "numbered:Numbered",
 }
 
 gymnasium.register(

@@ -186,6 +186,34 @@ def test_a_killed_environment_process_breaks_the_step_and_close_does_not_hang(wh
     assert ended.stdout == "closed, processes left: 0\n", ended.stderr
 
 
+PARENT_OF_SIMULATORS = """
+import os, sys
+from pathlib import Path
+from dppo_redis.environments.make import make_vector
+from dppo_redis.protocol.spec import EnvironmentSource
+from dppo_redis.service.descendants import adopt_orphans, descendants
+from dppo_redis.service.ending import end_process
+from workers.envs import Environments
+
+adopt_orphans()
+directory = Path(sys.argv[1])
+source = EnvironmentSource("tests.envs:Simulated-v0", {"closed": str(directory / "closed-{copy}")})
+environments = Environments(make_vector(source, 2, "async"), [0, 1])
+environments.reset()
+pids = {pid for process in environments.vector.processes for pid in descendants(process.pid)}
+print("simulators:", len(pids))
+environments.close()
+print("left:", len(pids & descendants()), *sorted(path.name for path in directory.glob("closed-?")))
+end_process(0)  # the one that gymnasium built to look at left a simulator, too
+"""
+
+
+def test_processes_of_environments_close_them_and_leave_no_simulator_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", PARENT_OF_SIMULATORS, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    assert ended.stdout == "simulators: 2\nleft: 0 closed-0 closed-1\n", ended.stderr
+
+
 # Known failure KF-ENV-05.
 @pytest.mark.parametrize("vectorization", ["auto", "sync"])
 def test_an_environment_of_a_module_is_found(vectorization: Vectorization) -> None:

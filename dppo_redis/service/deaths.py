@@ -1,0 +1,120 @@
+"""How the processes of a service ended before their time, and when to leave it at that.
+
+Only an end by its own error, or by a fault of native code, counts: what somebody killed is started again at
+once. supervisord's process writes the file of a service at each end (`ops/fleet/supervised.py`), the next
+process of the service reads it. Services started by hand have none.
+"""
+
+import json
+import math
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from dppo_redis.errors import DppoError, ExitStatus
+from dppo_redis.service.files import write_aside
+
+MOST_DEATHS = 10  # in a row
+DIRECTORY_VARIABLE = "DPPO_DEATHS"
+SERVICE_VARIABLE = "SUPERVISOR_PROCESS_NAME"  # supervisord sets it
+_FORGIVEN_AFTER_S = 600.0  # a life of this length halves the count
+_LONGEST_PAUSE_S = 60.0
+_FAULTS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+_AS_ASKED = (ExitStatus.DONE, ExitStatus.CONFIGURATION, ExitStatus.GAVE_UP)
+_LONGEST_REASON = 300
+
+
+class GivesUpError(DppoError):
+    """A service that keeps dying by its own fault."""
+
+    exit_status = ExitStatus.GAVE_UP
+
+
+@dataclass(frozen=True)
+class Deaths:
+    """Of one service, in the order in which they happened."""
+
+    in_a_row: int = 0  # by its own fault; halved by each ten minutes of life
+    faults: int = 0  # all of these
+    killed: int = 0  # by a signal from outside
+    last: str = ""  # how the last process ended, and what it said
+
+    def after(self, wait_status: int, lived_s: float, said: str = "") -> "Deaths":
+        """The same and one more end: a status as `waitpid` answers it."""
+        number = os.WTERMSIG(wait_status) if os.WIFSIGNALED(wait_status) else None
+        status = None if number is not None else os.WEXITSTATUS(wait_status)
+        in_a_row = self.in_a_row >> min(64, int(lived_s // _FORGIVEN_AFTER_S))
+        if status in _AS_ASKED:
+            return replace(self, in_a_row=in_a_row)
+        was_killed = number not in _FAULTS if number is not None else status == ExitStatus.TERMINATED
+        if was_killed:
+            by = _name_of(number or signal.SIGTERM)
+            return replace(self, in_a_row=in_a_row, killed=self.killed + 1, last=f"killed by {by}")
+        how = f"status {status}" if number is None else _name_of(number)
+        last = f"{how}: {said}" if said else how
+        return replace(self, in_a_row=in_a_row + 1, faults=self.faults + 1, last=last[:_LONGEST_REASON])
+
+    @property
+    def pause_s(self) -> float:
+        """How long the next process waits before it samples: 0, 1, 2, 4, ... 60 s."""
+        if self.in_a_row < 2:
+            return 0.0
+        return min(_LONGEST_PAUSE_S, math.ldexp(1.0, min(self.in_a_row - 2, 16)))
+
+    def check(self) -> None:
+        """Leave it at that.
+
+        Raises:
+            GivesUpError: there were too many in a row.
+        """
+        if self.in_a_row >= MOST_DEATHS:
+            raise GivesUpError(
+                f"ended by its own fault {self.in_a_row} times in a row, the last time with {self.last}"
+            )
+
+
+NO_DEATHS = Deaths()
+
+
+def read_deaths(environment: Mapping[str, str] = os.environ) -> Deaths:
+    """Those of the service that this process is; none where nobody keeps count."""
+    directory, service = environment.get(DIRECTORY_VARIABLE), environment.get(SERVICE_VARIABLE)
+    if not directory or not service:
+        return NO_DEATHS
+    return read_file(file_of(Path(directory), service))
+
+
+def is_kept(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether somebody starts this service anew, and keeps count."""
+    return DIRECTORY_VARIABLE in environment and SERVICE_VARIABLE in environment
+
+
+def file_of(directory: Path, service: str) -> Path:
+    """Where the deaths of a service are written."""
+    return directory / f"{service}.deaths"
+
+
+def read_file(file: Path) -> Deaths:
+    """What it says; none where it is missing or damaged."""
+    try:
+        return Deaths(**json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return NO_DEATHS
+
+
+def write_file(file: Path, deaths: Deaths) -> None:
+    """Replace what it says.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    write_aside(file, json.dumps(asdict(deaths)).encode())
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

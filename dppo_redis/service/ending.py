@@ -1,0 +1,151 @@
+"""How a process ends in which code of the user's ran: nothing of it may hold the process, or outlive it.
+
+A thread that sleeps for a day, an exit handler, a simulator that was started in a constructor. A process
+takes over orphans when it starts; when it ends it ends all that is below it, flushes, and leaves at once.
+Where there is no /proc only the last two are done.
+"""
+
+import contextlib
+import faulthandler
+import gc
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from multiprocessing import popen_fork
+from pathlib import Path
+from typing import NoReturn
+
+from dppo_redis.service.descendants import descendants
+
+CLOSE_LIMIT_S = 2.0  # for closing environments
+POLITE_S = 0.5  # from SIGTERM to SIGKILL
+_LAST_WORDS_S = 3.0  # for ending what is left, and for flushing
+_KILL_ROUNDS = 25
+_SLICE_S = 0.02
+_STRAYS_KEPT = 20  # zombies that are not worth a look
+# It ends by itself with those that use it, and frees their semaphores first.
+_TRACKER = b"multiprocessing.resource_tracker"
+_log = logging.getLogger("dppo")
+
+
+def end_simulators(polite_s: float = POLITE_S) -> int:
+    """End every process below this one: SIGTERM, a short wait, SIGKILL. How many there were.
+
+    None is reaped: the user's code may still ask for it.
+    """
+    return end_all(_ours_to_end, polite_s)
+
+
+def end_all(find: Callable[[], Collection[int]], polite_s: float = POLITE_S) -> int:
+    """End the processes that `find` finds, then and later. How many there were at first."""
+    first = find()
+    _send(first, signal.SIGTERM)
+    deadline = time.monotonic() + polite_s
+    left = first
+    while left and time.monotonic() < deadline:
+        time.sleep(_SLICE_S)
+        left = find()
+    for _ in range(_KILL_ROUNDS):
+        if not left:
+            break
+        _send(left, signal.SIGKILL)
+        time.sleep(_SLICE_S)
+        left = find()
+    return len(first)
+
+
+def end_process(status: int) -> NoReturn:
+    """End all that is below this process, flush, and leave, whatever threads and exit handlers there are."""
+    threading.Thread(target=_leave_later, args=(status,), daemon=True).start()
+    # Should a native call of another thread let no Python run: that timer needs none.
+    with contextlib.suppress(Exception):
+        faulthandler.dump_traceback_later(_LAST_WORDS_S + 1.0, exit=True, file=2)
+    with contextlib.suppress(Exception):
+        end_simulators()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    with contextlib.suppress(Exception):
+        logging.shutdown()
+    os._exit(status)
+
+
+def _leave_later(status: int) -> None:
+    time.sleep(_LAST_WORDS_S)
+    os._exit(status)
+
+
+@contextlib.contextmanager
+def closing_within(limit_s: float = CLOSE_LIMIT_S, status: int = 0) -> Iterator[None]:
+    """Around the closing of environments: where it takes longer the process ends, with `status`.
+
+    The status, and the message, of an error that is on its way come first.
+    """
+    error = sys.exc_info()[1]
+    done = threading.Event()
+
+    def enforce() -> None:
+        if done.wait(limit_s):
+            return
+        if error is not None and str(error):
+            _log.error("%s", error)
+        _log.warning("closing the environments took more than %g s: ending without it", limit_s)
+        end_process(getattr(error, "exit_status", status))
+
+    threading.Thread(target=enforce, name="closing", daemon=True).start()
+    with contextlib.suppress(Exception):
+        faulthandler.dump_traceback_later(limit_s + _LAST_WORDS_S, exit=True, file=2)
+    try:
+        yield
+    finally:
+        done.set()
+        faulthandler.cancel_dump_traceback_later()
+
+
+def reap_strays(ended_before: frozenset[int]) -> frozenset[int]:
+    """Take leave of adopted processes that ended by now and before the last look; the zombies of this look.
+
+    Of those that somebody here started as a `Popen` the status is left to read. Nothing is done about a few.
+    """
+    zombies = _zombies()
+    old = zombies & ended_before
+    if len(old) <= _STRAYS_KEPT:
+        return zombies
+    awaited = {one.pid for one in gc.get_objects() if isinstance(one, subprocess.Popen | popen_fork.Popen)}
+    for pid in old - awaited:
+        with contextlib.suppress(OSError):
+            os.waitpid(pid, os.WNOHANG)
+    return zombies
+
+
+def _ours_to_end() -> list[int]:
+    return [pid for pid in descendants() if _TRACKER not in _command_line(pid)]
+
+
+def _send(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+
+
+def _zombies() -> frozenset[int]:
+    """Children of this process that have ended, and wait for it to ask."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            state, parent = entry.read_text(errors="replace").rpartition(")")[2].split()[:2]
+            if state in "ZX" and int(parent) == os.getpid():
+                found.add(int(entry.parent.name))
+    return frozenset(found)
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path("/proc", str(pid), "cmdline").read_bytes()
+    except OSError:
+        return b""

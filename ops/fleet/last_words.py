@@ -1,0 +1,30 @@
+"""What a service said last: why it ended. Reads its log, nothing else."""
+
+import re
+from pathlib import Path
+
+_TAIL_BYTES = 16_384
+_LOG_HEAD = re.compile(r"^\S+ \S+ \S+ [A-Z]+ ")  # of a line of ours: date, time, service and level
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.+)$')
+
+
+def last_words(log: Path) -> str:
+    """What a service said last: its last line, or where in the user's code a fault of native code came."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            lines = stream.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    lines = [line for line in lines if line.strip()]
+    starts = [n for n, line in enumerate(lines) if line.startswith(("Fatal Python error: ", "Timeout ("))]
+    ours = [n for n, line in enumerate(lines) if _LOG_HEAD.match(line)]
+    if not starts or (ours and ours[-1] > starts[-1]):
+        return _LOG_HEAD.sub("", lines[-1]).strip() if lines else ""
+    dump = lines[starts[-1] :]
+    if dump[0].startswith("Timeout ("):
+        return "a native call let no other thread run for too long"
+    current = next((n for n, line in enumerate(dump) if line.startswith("Current thread")), 0)
+    frame = next(filter(None, map(_FRAME.match, dump[current:])), None)
+    where = f", in {frame[3]} ({frame[1]}, line {frame[2]})" if frame else ""
+    return dump[0].removeprefix("Fatal Python error: ") + where

@@ -1,0 +1,123 @@
+"""`python -m workers` as supervisord starts it: what it makes of how the processes before it ended."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from dppo_redis.environments.inspect import describe
+from dppo_redis.errors import ExitStatus
+from dppo_redis.protocol.config import RunConfig
+from dppo_redis.protocol.spec import RunDescription
+from dppo_redis.service.deaths import DIRECTORY_VARIABLE, SERVICE_VARIABLE, Deaths, file_of, write_file
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import Client
+from dppo_redis.store.keys import RunKeys
+from tests.conftest import RedisServer, wait_until
+from tests.integration.learner_side import leadership_of
+from tests.integration.looking import hash_of
+
+ROOT = Path(__file__).resolve().parents[3]
+SLOT = 4
+Start = Callable[..., Any]
+
+
+class Process:
+    """An actor of slot 4, and what it says."""
+
+    def __init__(self, url: str, run: str, directory: Path, deaths: Deaths | None) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        if deaths is not None:
+            write_file(file_of(directory, "actor_004"), deaths)
+            environment |= {DIRECTORY_VARIABLE: str(directory), SERVICE_VARIABLE: "actor_004"}
+        self.log = directory / "actor.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "workers", "--redis", url, "--run", run, "--slot", str(SLOT)],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait(self) -> int:
+        return self.process.wait(30)
+
+
+@pytest.fixture
+def start(
+    redis_server: RedisServer, client: Client, keys: RunKeys, stop: StopRequest, tmp_path: Path
+) -> Start:
+    """Starts an actor of a run that a learner has described."""
+
+    @contextmanager
+    def started(description: RunDescription, deaths: Deaths | None = None) -> Iterator[Process]:
+        leadership = leadership_of(client, keys, stop, description=description)
+        leadership.lease.acquire(0, 0)
+        leadership.publisher.announce()
+        process = Process(redis_server.url, keys.run, tmp_path, deaths)
+        try:
+            yield process
+        finally:
+            process.process.kill()
+            process.process.wait()
+
+    return started
+
+
+def errors(client: Client, keys: RunKeys) -> list[bytes]:
+    return [fields[b"error"] for _, fields in cast(Any, client.xrange(keys.errors))]
+
+
+def cart_pole(**knobs: Any) -> RunDescription:
+    return describe(RunConfig(env_id="CartPole-v1", **knobs))
+
+
+def test_after_ten_deaths_in_a_row_it_gives_up_and_says_why(
+    start: Start, client: Client, keys: RunKeys
+) -> None:
+    with start(cart_pole(), Deaths(10, 12, 0, "SIGSEGV: Segmentation fault, in step")) as actor:
+        assert actor.wait() == ExitStatus.GAVE_UP
+        assert "10 times in a row, the last time with SIGSEGV" in actor.log.read_text()
+    (error,) = errors(client, keys)
+    assert b"SIGSEGV" in error
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda value: value.name)
+def test_its_pause_is_seen_from_outside_and_a_stop_ends_it(
+    start: Start, client: Client, keys: RunKeys, number: signal.Signals
+) -> None:
+    with start(cart_pole(), Deaths(9, 20, 3, "status 70: no licence")) as actor:
+        wait_until(lambda: hash_of(client, keys.actor(SLOT)) != {}, 20, "it is registered")
+        said = hash_of(client, keys.actor(SLOT))
+        assert (said["deaths"], said["killed"], said["last_death"]) == ("20", "3", "status 70: no licence")
+        actor.process.send_signal(number)
+        assert actor.wait() == ExitStatus.TERMINATED  # for supervisord, which starts another one
+
+
+def test_one_by_hand_that_is_stopped_ends_with_0(start: Start, client: Client, keys: RunKeys) -> None:
+    with start(cart_pole()) as actor:
+        wait_until(lambda: "boot" in hash_of(client, keys.actor(SLOT)), 20, "it is registered")
+        actor.process.send_signal(signal.SIGTERM)
+        assert actor.wait() == ExitStatus.DONE
+
+
+def test_what_cannot_be_built_is_told_at_once_and_given_up_after_its_time(
+    start: Start, client: Client, keys: RunKeys, tmp_path: Path
+) -> None:
+    port = tmp_path / "port"
+    config = RunConfig(env_id="tests.envs:Busy-v0", env_kwargs={"port": str(port)}, env_retry_s=1.0)
+    description = describe(config)
+    port.touch()
+    with start(description) as actor:
+        assert actor.wait() == ExitStatus.ENVIRONMENT_BROKEN
+        assert "could not be built for 1 s" in actor.log.read_text()
+    first = errors(client, keys)[0]
+    assert b"Traceback" in first
+    assert b"port 1234 is busy" in first

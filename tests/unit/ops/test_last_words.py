@@ -1,0 +1,57 @@
+"""What a service said last, for whoever asks why it ended."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ops.fleet.last_words import last_words
+
+_LINE = "2026-12-01 08:36:32,829 actor {} {}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ""),
+        (_LINE.format("INFO", "begins") + _LINE.format("ERROR", "no licence: ask\n\n"), "no licence: ask"),
+        (_LINE.format("ERROR", "raised") + "Traceback\n  File x\nValueError: none\n", "ValueError: none"),
+    ],
+)
+def test_the_last_line_without_its_head(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "log").write_text(text)
+    assert last_words(tmp_path / "log") == words
+
+
+def test_no_log_says_nothing(tmp_path: Path) -> None:
+    assert last_words(tmp_path / "none") == ""
+
+
+def fault(directory: Path, code: str) -> Path:
+    """The log of a program that ends so, after a line of its own."""
+    program = "import faulthandler, ctypes, time\nfaulthandler.enable()\n"
+    program += f"def simulate():\n    {code}\nsimulate()\n"
+    (directory / "program.py").write_text(program)
+    log = directory / "log"
+    log.write_text(_LINE.format("INFO", "begins"))
+    with log.open("ab") as stream:
+        subprocess.run([sys.executable, str(directory / "program.py")], stderr=stream, check=False)
+    return log
+
+
+def test_a_fault_of_native_code_is_named_with_its_place(tmp_path: Path) -> None:
+    said = last_words(fault(tmp_path, "faulthandler._sigsegv()"))
+    assert said == f"Segmentation fault, in simulate ({tmp_path / 'program.py'}, line 4)"
+
+
+def test_a_call_that_lets_no_thread_run_is_named(tmp_path: Path) -> None:
+    code = "faulthandler.dump_traceback_later(0.2, exit=True); ctypes.PyDLL(None).sleep(60)"
+    assert "native call" in last_words(fault(tmp_path, code))
+
+
+def test_an_old_fault_is_not_taken_for_the_last(tmp_path: Path) -> None:
+    log = fault(tmp_path, "faulthandler._sigsegv()")
+    with log.open("a") as stream:
+        stream.write(_LINE.format("ERROR", "no licence"))
+    assert last_words(log) == "no licence"

@@ -1,0 +1,57 @@
+"""How long an environment that cannot be built is tried again."""
+
+import pytest
+
+from dppo_redis.errors import EnvironmentBrokenError, EnvironmentNotBuiltError
+from workers import failures
+from workers.failures import MOST_FAILURES, Trouble
+
+
+class Clock:
+    """Time that passes only where somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(failures, "time", clock)
+    return clock
+
+
+def tries(trouble: Trouble, clock: Clock, error: EnvironmentBrokenError) -> int:
+    """How often building fails until the process gives up; the clock goes on with its pauses."""
+    for count in range(1, 1000):
+        trouble.broke(error)
+        try:
+            clock.now += trouble.pause_s(error)
+        except EnvironmentBrokenError:
+            return count
+    raise AssertionError("it never gives up")
+
+
+@pytest.mark.parametrize("retry_s", [0.0, 1.0, 30.0, 300.0])
+def test_what_cannot_be_built_is_tried_for_a_time(clock: Clock, retry_s: float) -> None:
+    began, error = clock.now, EnvironmentNotBuiltError("no licence")
+    count = tries(Trouble(retry_s), clock, error)
+    assert clock.now - began == pytest.approx(retry_s, abs=0.02)
+    assert (count == 1) == (retry_s == 0)
+
+
+def test_what_fails_in_a_step_is_tried_for_a_number_of_times(clock: Clock) -> None:
+    assert tries(Trouble(300.0), clock, EnvironmentBrokenError("no licence")) == MOST_FAILURES
+
+
+def test_success_begins_the_time_anew(clock: Clock) -> None:
+    trouble, error = Trouble(30.0), EnvironmentNotBuiltError("no licence")
+    trouble.broke(error)
+    clock.now += 29.0
+    trouble.sampled()
+    clock.now += 29.0
+    trouble.broke(error)
+    assert trouble.pause_s(error) > 0
