@@ -94,7 +94,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         with suppress(StoppedError):
             learner.run(keeper)
         # Only a learner that still leads, and stopped between two updates, may save.
-        learner.save()
+        is_saved = learner.save_last()
         learner.hand_back(keeper)
     except FencedError:
         learner.history.write("fenced", epoch=learner.leadership.fence.epoch)
@@ -102,7 +102,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     finally:
         keeper.close()
         learner.training.metrics.close()
-    return ExitStatus.DONE
+    return ExitStatus.DONE if is_saved else ExitStatus.IO_ERROR
 
 
 def _build(options: LearnerOptions, planned: RunPlan, client: Client, stop: StopRequest) -> Learner:

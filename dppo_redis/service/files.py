@@ -12,7 +12,7 @@ def write_aside(file: Path, content: bytes) -> None:
     Raises:
         OSError: the disk refuses; the old content is untouched.
     """
-    aside = file.with_name(f"{file.name}.writing")
+    aside = aside_of(file)
     try:
         with aside.open("wb") as stream:
             stream.write(content)
@@ -22,6 +22,11 @@ def write_aside(file: Path, content: bytes) -> None:
     except OSError:
         aside.unlink(missing_ok=True)
         raise
+
+
+def aside_of(file: Path) -> Path:
+    """What `file` is called while it is written."""
+    return file.with_name(f"{file.name}.writing")
 
 
 def read_table(file: Path) -> list[dict[str, str]]:

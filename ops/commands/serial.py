@@ -9,29 +9,42 @@ from dataclasses import replace
 import torch
 
 from dppo_redis.environments.inspect import spaces_of
-from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
+from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus, StoppedError
 from dppo_redis.protocol.report_fields import to_json
+from dppo_redis.protocol.reports import RunSummary
 from dppo_redis.protocol.run_plan import plan
 from dppo_redis.service.logs import configure
 from dppo_redis.service.shutdown import StopRequest
 from learner.build import check_network
 from learner.warm_start import check_before_start
-from ops.fleet.run_directory import check, choose, claim, prepare, write_summary
-from ops.options import SerialOptions, read_options
-from ops.screens.curve import plot_run
+from ops.fleet.beginning import find_beginning
+from ops.fleet.run_directory import RunDirectory, check, claim, prepare, sampling_in
+from ops.options import SerialOptions
+from ops.screens.last_words import keep, status_of_end, tell_again, with_save_checked
 from ops.screens.tables import derived_table, make_console, progress_stream, summary_table
 from ops.serial import Serial, make_serial
 from workers.watchdog import Watchdog
 
+_ONE_PROCESS = "one process, age "  # as a directory says who sampled
 _log = logging.getLogger("dppo")
 
 
 def main(argv: Sequence[str] | None = None, started: float | None = None) -> int:
     """Entry point; `started`, by the monotonic clock, is when the command began."""
-    started = time.monotonic() if started is None else started
     configure("serial")
     stop = StopRequest().install()
-    options = read_options(SerialOptions, argv, "dppo-redis serial")
+    try:
+        return _main(argv, stop, time.monotonic() if started is None else started)
+    except StoppedError as error:  # while it waited for the directory
+        _log.info("%s", error)
+        return stop.exit_status
+
+
+def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
+    beginning = find_beginning(SerialOptions, argv, "dppo-redis serial", stop)
+    options, directory = beginning.options, beginning.directory
+    if options.resume:
+        options = replace(options, age=_age_to_resume(directory, options.age))
     if options.age < 0:
         raise ConfigurationError(f"age: at least 0 (got {options.age})")
     if options.age and options.config.lock_step:
@@ -39,13 +52,23 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
     torch.set_num_threads(1)
     config = options.config
     planned = plan(config, spaces_of(config), serial=True)
-    directory = choose(config, options.run, options.run_dir, resume=False)
-    check(directory, resume=False, overwrite=options.overwrite)
+    check(directory, resume=bool(options.resume), overwrite=options.overwrite)
     check_network(config, planned.description)
-    check_before_start(planned, directory.path)
-    claim(directory)
-    sampling = f"one process, age {options.age}"
-    prepare(directory, planned.config_as_used, resume=False, sampling=sampling)
+    if options.resume:
+        from ops.commands.train import check_resumed  # with Redis, which others need not wait for
+
+        check_resumed(directory, planned)
+    else:
+        check_before_start(planned, directory.path)
+    if beginning.summary is not None:
+        return tell_again(directory, beginning.summary, as_json=options.json)
+    claim(directory, stop, beginning.lock)
+    prepare(
+        directory,
+        planned.config_as_used,
+        resume=bool(options.resume),
+        sampling=f"{_ONE_PROCESS}{options.age}",
+    )
     console = make_console(progress_stream(options.json))
     console.print(derived_table(config, planned.derived, serial=True))
     serial = make_serial(planned, directory.path, console, stop, options.age, directory.run)
@@ -59,27 +82,39 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
         failure = error
     finally:
         serial.close()
-    serial.save()
-    wall_s = time.monotonic() - started
-    return _conclude(serial, directory.run, failure, wall_s, json_wanted=options.json)
-
-
-def _conclude(
-    serial: Serial, run: str, failure: DppoError | None, wall_s: float, *, json_wanted: bool
-) -> int:
-    summary = serial.summary(wall_s)
+    serial.training.save_last(serial.save)
+    summary = serial.summary(time.monotonic() - started)
     if failure is not None:
         summary = replace(summary, reason="failed")
-    evaluation = serial.training.evaluation
-    try:
-        write_summary(serial.run_dir, summary)
-        plot_run(serial.run_dir, run, (evaluation.env_steps, evaluation.return_mean) if evaluation else None)
-    except OSError as error:
-        _log.error("cannot write the last artefacts: %s", error)
+    summary = keep(directory, with_save_checked(summary, directory))
+    return _conclude(serial, summary, failure, json_wanted=options.json)
+
+
+def _age_to_resume(directory: RunDirectory, age: int) -> int:
+    """The age that a run was sampled with, which it keeps.
+
+    Raises:
+        ConfigurationError: another one is asked for, or a fleet sampled it.
+    """
+    sampling = sampling_in(directory.path)
+    before = sampling.removeprefix(_ONE_PROCESS)
+    if not before.isdecimal():
+        if sampling:
+            raise ConfigurationError(
+                f"{directory.path} holds a run of {sampling}: go on with `dppo-redis train`, "
+                "or choose another --run-dir"
+            )
+        return age  # an earlier release does not say
+    if age not in (0, int(before)):
+        raise ConfigurationError(f"a resumed run keeps its age, {before}: leave that setting out")
+    return int(before)
+
+
+def _conclude(serial: Serial, summary: RunSummary, failure: DppoError | None, *, json_wanted: bool) -> int:
     if failure is None:
         serial.console.print(summary_table(summary))
     if json_wanted:
         print(json.dumps(to_json(summary)), flush=True)
     if failure is not None:
         raise failure
-    return serial.stop.exit_status
+    return status_of_end(summary, serial.stop)

@@ -109,7 +109,7 @@ def _program(
 command={text}
 {numbering}priority={priority}
 autorestart={restart}
-exitcodes=0,78
+exitcodes=0,74,78
 startsecs=1
 startretries=20
 stopsignal=TERM
