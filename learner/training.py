@@ -165,6 +165,8 @@ class Training:
             update_s=update_s,
         )
         self.metrics.write(record)
+        if self.metrics.failure:
+            self.warnings.add("metrics", self.metrics.failure)
         return record
 
     def judge(self, env_steps: int) -> None:

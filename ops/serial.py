@@ -102,6 +102,8 @@ class Serial:
             self.training.warnings.withdraw("evaluation")
             self.training.evaluation = evaluation
             self.best.consider(policy.weights, evaluation)
+            if self.best.failure:
+                self.training.warnings.add("best policy", self.best.failure)
         knobs, took_s = self.config.evaluation, time.monotonic() - began
         self.next_evaluation = time.monotonic() + max(knobs.interval_s, took_s / knobs.max_share - took_s)
 

@@ -26,7 +26,8 @@ def warned(summary: RunSummary, text: str) -> RunSummary:
 
 def with_save_checked(summary: RunSummary, directory: RunDirectory) -> RunSummary:
     """The summary, with the reason `unsaved` where the disk does not hold what the run came to."""
-    newest = max((number_of(file) for file in checkpoint_files(directory.files.checkpoints)), default=-1)
+    saved = (file for file in checkpoint_files(directory.files.checkpoints) if file.is_file())
+    newest = max(map(number_of, saved), default=-1)
     if summary.reason == "failed" or newest >= summary.updates or summary.updates == 0:
         return summary
     begins = f"with update {newest}" if newest >= 0 else "anew"

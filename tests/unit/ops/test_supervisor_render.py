@@ -129,7 +129,8 @@ class TestSupervision:
         found = programs(make_plan(tmp_path))
         for name in ("learner", "evaluator", "actor_000"):
             assert found[name].autorestart is RestartWhenExitUnexpected
-            assert found[name].exitcodes == [ExitStatus.DONE, ExitStatus.CONFIGURATION]
+            final = [ExitStatus.DONE, ExitStatus.IO_ERROR, ExitStatus.CONFIGURATION]
+            assert found[name].exitcodes == final
             assert found[name].startsecs == 1
 
     def test_the_learner_has_time_to_save(self, tmp_path: Path) -> None:
