@@ -103,6 +103,8 @@ def _read_secret(file: Path, what: str) -> str:
         text = text.strip()
     if mistake := _mistake_in(text):
         raise ConfigurationError(f"the {what} file {file} {mistake}")
+    if text != text.strip():
+        _log.warning("the %s file %s begins or ends with a blank: it is part of the password", what, file)
     return text
 
 
@@ -110,11 +112,7 @@ def _mistake_in(secret: str) -> str:
     """What a password cannot be meant to have, and an editor or a shell may have added."""
     if not secret:
         return "is empty"
-    if "\n" in secret or "\r" in secret:
-        return "has more than one line"
-    if secret != secret.strip():
-        return "begins or ends with a blank: remove it"
-    return ""
+    return "has more than one line" if "\n" in secret or "\r" in secret else ""
 
 
 def shown_credentials(url: str) -> tuple[str, str]:

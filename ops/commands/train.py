@@ -26,6 +26,7 @@ from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_store import STOP, RunStore
 from ops.fleet.beginning import find_beginning
 from ops.fleet.broker import Broker, embedded
+from ops.fleet.limits import check_limits, needs_of
 from ops.fleet.redis_cli import redis_cli
 from ops.fleet.render import FleetPlan, check_path
 from ops.fleet.run_directory import RunDirectory, check, claim, prepare
@@ -58,9 +59,11 @@ def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
     beginning = find_beginning(TrainOptions, argv, "dppo-redis train", stop)
     options, directory = beginning.options, beginning.directory
     config = options.config
-    planned = plan(config, spaces_of(config), serial=False)
     given = base_url(options.redis) if is_url_given(options.redis) else None
     url = as_role(given, Role.OPERATOR) if given is not None else None
+    if beginning.summary is None:
+        check_limits(needs_of(config, has_server=url is None))
+    planned = plan(config, spaces_of(config), serial=False)
     # Every refusal comes before the first thing is written or removed.
     for path in (directory.path, Path.cwd(), Path(sys.executable), options.history):
         check_path(path)
@@ -148,6 +151,7 @@ def _train(
         python=sys.executable,
         actors=options.config.actors,
         broker_command=broker.command if broker is not None else None,
+        open_files=needs_of(options.config, has_server=broker is not None).files,
         history=None if options.history is None else options.history.absolute(),
     )
     fleet = Fleet.start(plan, address, lock)  # each service has the credentials of its own role

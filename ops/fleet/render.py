@@ -26,6 +26,7 @@ class FleetPlan:
     python: str
     actors: int
     broker_command: Sequence[str] | None  # None: the Redis already runs elsewhere
+    open_files: int = 1024  # that supervisord makes sure it may have
     history: Path | None = None  # directory for one file of events for each service
 
     @property
@@ -69,6 +70,8 @@ logfile={_value(plan.files.log("supervisord"))}
 logfile_maxbytes=5MB
 logfile_backups=1
 pidfile={_value(plan.private_dir / "supervisord.pid")}
+minfds={plan.open_files}
+minprocs=1
 directory={_value(plan.working_dir)}
 
 [unix_http_server]

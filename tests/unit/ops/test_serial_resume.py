@@ -1,6 +1,7 @@
 """A serial run that goes on from its checkpoint."""
 
 import csv
+import fcntl
 import io
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,13 @@ from ops.fleet.run_directory import sampling_in
 from ops.screens.tables import make_console
 from ops.serial import Serial, make_serial
 from tests.factories import make_config
+
+
+@pytest.fixture(autouse=True)
+def no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command keeps its lock until its process ends, and here several run in one."""
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+
 
 LINE = (
     *("tests.envs:Terminating-v0", "--envs-per-actor", "2", "--rollout-steps", "4", "--run-dir", "run"),

@@ -198,8 +198,6 @@ class TestWhatEditorsAndShellsAdd:
     @pytest.mark.parametrize(
         ("content", "mistake"),
         [
-            (f"{SECRET} \n", "ends with a blank"),
-            (f"\t{SECRET}", "ends with a blank"),
             (f"{SECRET}\r\nsecond\r\n", "more than one line"),
             ("\n", "is empty"),
             ("", "is empty"),
@@ -213,6 +211,15 @@ class TestWhatEditorsAndShellsAdd:
             find_url("redis://here")
         assert SECRET not in str(caught.value)
         assert str(password_file) in str(caught.value)
+
+    @pytest.mark.parametrize("password", [f"{SECRET} ", f"\t{SECRET}"])
+    def test_a_blank_at_an_end_is_part_of_a_password_and_named(
+        self, password_file: Path, password: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        password_file.write_text(f"{password}\n")
+        assert read_address(find_url("redis://here")).options["password"] == password
+        assert f"the password file {password_file} begins or ends with a blank" in caplog.text
+        assert SECRET not in caplog.text
 
     def test_a_password_in_utf_16_is_refused_by_name(self, password_file: Path) -> None:
         password_file.write_bytes(SECRET.encode("utf-16"))
