@@ -5,6 +5,7 @@ serves the first start and every one after a preemption. Nothing is written here
 """
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,23 +44,27 @@ def find_beginning(kind: type[T], argv: Sequence[str] | None, prog: str, stop: S
         StoppedError: a stop was requested meanwhile.
     """
     options = read_options(kind, argv, prog)
-    if options.resume == "auto":
-        return _find_automatically(options, argv, prog, stop)
+    name = options.run
+    if options.resume == "auto" and name is None:
+        name = stable_run_name(options.config) + ("-serial" if isinstance(options, SerialOptions) else "")
     lock = None
-    if options.resume and (options.run_dir or options.run):
-        lock = hold(_path(options, options.run or ""), stop)
-    directory = choose(options.config, options.run, options.run_dir, bool(options.resume))
+    if options.resume and (options.run_dir or name):
+        lock = hold((options.run_dir or RUNS / check_run_name(name or "")).absolute(), stop)
+    try:
+        if options.resume == "auto":
+            return _find_automatically(options, argv, prog, str(name), lock)
+        directory = choose(options.config, options.run, options.run_dir, bool(options.resume))
+    except ConfigurationError:
+        if lock is not None:
+            os.close(lock)
+        raise
     return Beginning(options, directory, lock)
 
 
-def _path(options: TrainOptions | SerialOptions, name: str) -> Path:
-    return (options.run_dir or RUNS / name).absolute()
-
-
-def _find_automatically(options: T, argv: Sequence[str] | None, prog: str, stop: StopRequest) -> Beginning[T]:
-    default = stable_run_name(options.config) + ("-serial" if isinstance(options, SerialOptions) else "")
-    path = _path(options, check_run_name(options.run or default))
-    lock = hold(path, stop)
+def _find_automatically(
+    options: T, argv: Sequence[str] | None, prog: str, name: str, lock: int | None
+) -> Beginning[T]:
+    path = (options.run_dir or RUNS / name).absolute()
     files = RunFiles(path)
     found = run_in(path)
     if found is not None and options.run not in (None, found):
@@ -73,7 +78,7 @@ def _find_automatically(options: T, argv: Sequence[str] | None, prog: str, stop:
         return Beginning(replace(going_on, resume="last"), directory, lock, summary)
     holder = read_holder(files.lock)
     earlier = found or (None if holder is None else holder.run)  # killed before it had a checkpoint
-    directory = RunDirectory(options.run or earlier or default, path)
+    directory = RunDirectory(check_run_name(options.run or earlier or name), path)
     if earlier is not None:
         _log.info("run %s in %s was started before, and has no checkpoint: it begins anew", earlier, path)
     is_ours = earlier == directory.run
