@@ -8,7 +8,6 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Generic, TypeVar
 
 from dppo_redis.artefacts.run_files import RunFiles, resumable_files
