@@ -40,12 +40,12 @@ def test_a_last_checkpoint_that_cannot_be_saved_is_told_and_a_resumed_run_begins
         assert_nothing_left(command)
         assert command.err.count("unsaved") >= 1  # in the table
         assert "Traceback" not in command.err
+        log = command.err if program == "serial" else (tmp_path / "run/logs/learner.log").read_text()
     assert summary["reason"] == "unsaved"
     warnings = " / ".join(summary["warnings"])
     assert "cannot save" in warnings
     assert f"until update {summary['updates']} is not saved" in warnings
     assert curve.exists()
-    log = command.err if program == "serial" else (tmp_path / "run/logs/learner.log").read_text()
     assert log.count("the run is over, trying again") == 3
     assert log.count("it was the last try") == 1
     assert "training goes on" not in log.partition("the run is over")[2]
@@ -58,6 +58,6 @@ def test_a_last_checkpoint_that_cannot_be_saved_is_told_and_a_resumed_run_begins
         assert command.wait(60) == ExitStatus.DONE, command.err
         again = command.summary()
     assert again["reason"] == "env_steps"
-    assert [text[:31] for text in again["warnings"]] == ["no curve.png: IsADirectoryError"]
+    assert any(text.startswith("no curve.png: IsADirectoryError") for text in again["warnings"])
     rows = read_table(tmp_path / "run" / "metrics.csv")
     assert [int(row["update"]) for row in rows] == list(range(1, again["updates"] + 1))
