@@ -78,9 +78,7 @@ def read_text(file: Path) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigurationError(
-            f"{file} is not UTF-8 text ({error.reason} at byte {error.start})"
-        ) from error
+        raise ConfigurationError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from error
     return text.replace("\r\n", "\n")
 
 

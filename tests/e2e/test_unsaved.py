@@ -6,6 +6,7 @@ import pytest
 
 from dppo_redis.errors import ExitStatus
 from dppo_redis.service.files import read_table
+from tests.conftest import wait_until
 from tests.e2e.support import SLOW, Command, assert_nothing_left
 
 # What a notebook leaves to the commands that are started in it.
@@ -34,6 +35,7 @@ def test_a_last_checkpoint_that_cannot_be_saved_is_told_and_a_resumed_run_begins
     checkpoints, curve = tmp_path / "run" / "checkpoints", tmp_path / "run" / "curve.png"
     with Command(*line, cwd=tmp_path, environment=_NOTEBOOK) as command:
         command.said(begun, 60)
+        wait_until(lambda: any(checkpoints.glob("*.pt")), 30, "there is a checkpoint")
         _in_the_way(checkpoints)
         assert command.wait(60) == ExitStatus.IO_ERROR, command.err
         summary = command.summary()
