@@ -16,6 +16,7 @@ class ExitStatus(IntEnum):
     FAILED = 1
     UNAVAILABLE = 69  # a service that an interactive command needs cannot be reached
     ENVIRONMENT_BROKEN = 70
+    IO_ERROR = 74  # the last checkpoint could not be saved; all else went well
     FENCED = 76  # another learner took over this run
     CONFIGURATION = 78  # a human has to change something; restarting does not help
     GAVE_UP = 79  # a service that kept ending by its own fault: supervisord leaves it at that

@@ -99,7 +99,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         with suppress(StoppedError):
             learner.run(keeper)
         # Only a learner that still leads, and stopped between two updates, may save.
-        learner.save()
+        is_saved = learner.save_last()
         learner.hand_back(keeper)
     except FencedError:
         learner.history.write("fenced", epoch=learner.leadership.fence.epoch)
@@ -107,7 +107,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     finally:
         keeper.close()
         learner.training.metrics.close()
-    return ExitStatus.DONE
+    return ExitStatus.DONE if is_saved else ExitStatus.IO_ERROR
 
 
 def _spaces(

@@ -8,7 +8,6 @@ checksums in the file say: torch does not look at them.
 
 import contextlib
 import logging
-import os
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from dppo_redis.protocol.ledger import Books, Ledger
 from dppo_redis.protocol.lineage import Lineage
 from dppo_redis.protocol.sequence_numbers import Marks
 from dppo_redis.protocol.spec import Spec
-from dppo_redis.service.files import write_aside
+from dppo_redis.service.files import flush_directory, flush_file, write_aside
 from dppo_redis.service.plugins import one_line
 from dppo_redis.spaces.normaliser import RunningMoments
 from learner.ppo.update import PpoUpdate
@@ -113,6 +112,7 @@ class Checkpoints:
         self._spec = spec
         self._keep = keep
         self._segment_updates = segment_updates
+        self._is_said = False  # that the file system cannot flush
 
     def save(
         self,
@@ -136,25 +136,43 @@ class Checkpoints:
             self.directory.mkdir(parents=True, exist_ok=True)
             with aside.open("wb") as stream:
                 torch.save(self._values(ppo, snapshot), stream)
-                stream.flush()
-                os.fsync(stream.fileno())
+                unable = flush_file(stream)
             read_values(aside)
             confirm()
             aside.replace(file)
-            _flush_directory(self.directory)
-            if milestone:
-                name = milestone_name(snapshot.progress.trained_steps)
-                write_aside(self.directory / name, file.read_bytes())
+            self._say_once(unable or flush_directory(self.directory))
         except (OSError, RuntimeError, CheckpointError) as error:
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)
             raise CheckpointError(f"cannot save {file}: {error}") from error
+        self._remove_old(file)
+        if milestone:
+            self._keep_for_ever(file, milestone_name(snapshot.progress.trained_steps))
+        return file
+
+    def _keep_for_ever(self, file: Path, name: str) -> None:
+        try:
+            write_aside(self.directory / name, file.read_bytes())
+        except OSError as error:
+            raise CheckpointError(f"cannot save {self.directory / name}: {error}") from error
+
+    def _say_once(self, unable: OSError | None) -> None:
+        """A file system that cannot flush is no failure: what was written is there, until the power fails."""
+        if unable is not None and not self._is_said:
+            self._is_said = True
+            _log.warning(
+                "%s: this file system cannot flush (%s): a power loss may take the last checkpoint",
+                self.directory,
+                unable.strerror,
+            )
+
+    def _remove_old(self, file: Path) -> None:
+        """All but the last ones, of which `file` is one, and what killed processes left half written."""
         kept = {file, *self._resumable()[: self._keep]}
         half_written = self.directory.glob("*.writing")  # by a process that was killed
         for old in (*(set(self.files()) - kept), *half_written):
             with contextlib.suppress(OSError):  # what cannot be removed costs room, not the learner
                 old.unlink(missing_ok=True)
-        return file
 
     def files(self) -> list[Path]:
         """All checkpoints, newest first."""
@@ -269,11 +287,3 @@ class Checkpoints:
 def is_milestone(steps_before: int, steps: int, milestone_steps: int | None) -> bool:
     """Whether an update from `steps_before` to `steps` trained steps has passed a milestone."""
     return milestone_steps is not None and steps // milestone_steps > steps_before // milestone_steps
-
-
-def _flush_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

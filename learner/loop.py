@@ -161,6 +161,21 @@ class Learner:
 
     def save(self) -> None:
         """Write a checkpoint, and the milestone owed; a full disk is reported and tried again later."""
+        try:
+            self._write_checkpoint()
+        except CheckpointError as error:
+            _log.error("%s; training goes on, saving is tried again", error)
+
+    def save_last(self) -> bool:
+        """Write the checkpoint of the end, with a few tries; whether it worked."""
+        return self.training.save_last(self._write_checkpoint)
+
+    def _write_checkpoint(self) -> None:
+        """Write a checkpoint, and the milestone owed; the report says how it went.
+
+        Raises:
+            CheckpointError: the disk refuses.
+        """
         self.training.advance_clock()
         snapshot = Snapshot(
             progress=self.training.progress,
@@ -175,9 +190,8 @@ class Learner:
         try:
             self.training.save(snapshot, self.leadership.lease.confirm)
             self.history.write("saved", update=snapshot.progress.update, epoch=snapshot.epoch)
-        except CheckpointError as error:
-            _log.error("%s; training goes on, saving is tried again", error)
-        self.report = self._report()
+        finally:
+            self.report = self._report()
 
     def _finish(self, finished: Finished) -> None:
         progress = self.training.progress

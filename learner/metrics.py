@@ -55,6 +55,7 @@ class MetricsFiles:
         self._board = Board(RunFiles(directory).tensorboard, purged_step)
         self._csv: TextIO | None = None
         self._rarely = Rarely()
+        self.failure = ""  # why rows are missing, if any are
         with self._forgiven():
             self._begun()
 
@@ -86,6 +87,7 @@ class MetricsFiles:
         try:
             yield
         except OSError as error:
+            self.failure = f"{self._file.name} or the curves of TensorBoard lack rows: {error}"
             if self._rarely.due():
                 _log.error("cannot write metrics: %s", error)
 

@@ -27,6 +27,7 @@ def status_of(training: Training, alarm: str, dropped_by_actor: str) -> LearnerS
         checkpoint_update=saving.update,
         checkpoint_time=saving.time,
         save_failures=saving.failures,
+        save_error=saving.error,
         device=str(training.ppo.device),
     )
 

@@ -4,6 +4,7 @@ The learner's loop feeds it from Redis, `ops/serial.py` from its own process. Bo
 step comes: train, record, judge, save.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from learner.metrics import MetricsFiles, make_record
 from learner.ppo.batch import stack
 from learner.ppo.update import PpoUpdate, UpdateReport
 from learner.progress import Progress
+
+_LAST_PAUSES_S = (0.5, 1.0, 1.5)  # between the tries of a last save: a disk may be full for a moment
+_log = logging.getLogger("dppo")
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,12 @@ class Saving:
         self.update = -1  # of the last checkpoint
         self.time = 0.0  # of the last checkpoint, seconds since 1970
         self.failures = 0
+        self.error = ""  # why the last one failed; empty when it did not
+
+    @property
+    def last_good(self) -> str:
+        """Which checkpoint a resumed run would begin with, in words."""
+        return f"that of update {self.update}" if self.update >= 0 else "an earlier start's, if there is one"
 
     def trained(self, steps_before: int, steps: int) -> None:
         """An update went from `steps_before` to `steps` trained steps."""
@@ -78,10 +88,12 @@ class Saving:
         self._saved_at = time.monotonic()
         try:
             self._checkpoints.save(ppo, snapshot, confirm, milestone=self._milestone_owed)
-        except CheckpointError:
+        except CheckpointError as error:
             self.failures += 1
+            self.error = str(error)
             raise
         self._milestone_owed = False
+        self.error = ""
         self.update, self.time = snapshot.progress.update, round(time.time(), 1)
 
 
@@ -153,6 +165,8 @@ class Training:
             update_s=update_s,
         )
         self.metrics.write(record)
+        if self.metrics.failure:
+            self.warnings.add("metrics", self.metrics.failure)
         return record
 
     def judge(self, env_steps: int) -> None:
@@ -178,4 +192,27 @@ class Training:
         Raises:
             CheckpointError: the disk refuses; it is counted, and what is owed stays owed.
         """
-        self.saving.save(self.ppo, snapshot, confirm)
+        try:
+            self.saving.save(self.ppo, snapshot, confirm)
+        except CheckpointError as error:
+            self.warnings.add("save", f"{error}; the last good checkpoint is {self.saving.last_good}")
+            raise
+        self.warnings.withdraw("save")
+
+    def save_last(self, write: Callable[[], None]) -> bool:
+        """Save what the run came to by calling `write`, with a few tries; say whether it worked.
+
+        `write` raises CheckpointError where the disk refuses.
+        """
+        for pause_s in (*_LAST_PAUSES_S, None):
+            try:
+                write()
+            except CheckpointError as error:
+                if pause_s is None:
+                    _log.error("%s; it was the last try: --resume begins at %s", error, self.saving.last_good)
+                    return False
+                _log.error("%s; the run is over, trying again in %g s", error, pause_s)
+                time.sleep(pause_s)
+            else:
+                break
+        return True

@@ -19,12 +19,13 @@ from dppo_redis.artefacts.run_files import RunFiles, resumable_files
 from dppo_redis.artefacts.spaces_file import describe_stored
 from dppo_redis.environments.child import spaces_of
 from dppo_redis.errors import CheckpointError, ConfigurationError
+from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.run_plan import RunPlan
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.protocol.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN, Weights
 from dppo_redis.service.plugins import one_line
 from dppo_redis.spaces.normaliser import RunningMoments
-from learner.checkpoint import newest_readable, read_values
+from learner.checkpoint import Checkpoints, newest_readable, read_values
 from learner.ppo.update import PpoUpdate
 from learner.progress import Progress
 
@@ -93,6 +94,21 @@ def check_before_start(plan: RunPlan, run_dir: Path) -> None:
             f"init_from: {path} lies in the directory of the run to begin: choose another --run-dir"
         )
     check_source(read_source(path), plan.description.spec)
+
+
+def begin_or_go_on(config: RunConfig, ppo: PpoUpdate, checkpoints: Checkpoints | None) -> Progress:
+    """What a training without a fleet begins with, loaded into `ppo`: the newest checkpoint, if there is one.
+
+    Raises:
+        ConfigurationError, CheckpointError: what there is does not fit, or cannot be read.
+    """
+    snapshot = None if checkpoints is None else checkpoints.restore(ppo)
+    if snapshot is not None:
+        _log.info("resuming at update %d", snapshot.progress.update)
+        return snapshot.progress
+    if config.init_from is not None:
+        warm_start(ppo, Path(config.init_from))
+    return Progress()
 
 
 def warm_start(ppo: PpoUpdate, path: Path) -> None:

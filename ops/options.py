@@ -1,10 +1,11 @@
 """The options that `train` and `serial` share: the run's configuration, its name and its directory."""
 
+import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
@@ -13,6 +14,8 @@ from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.service.arguments import parse_arguments, parse_known
+
+Resume = Annotated[Literal["", "last", "auto"], tyro.conf.arg(metavar="[auto]")]  # last: the flag alone
 
 
 @dataclass(frozen=True)
@@ -23,13 +26,13 @@ class TrainOptions:
     config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
     """TOML file with any of the settings; the command line wins"""
     run: str | None = None
-    """Name of the run; default: environment, seed and time"""
+    """Name of the run; default: environment, seed and time, with --resume auto without the time"""
     run_dir: Path | None = None
     """Directory of the run; default: runs/NAME"""
     redis: str | None = None
     """Use the Redis at this URL instead of an embedded one; default: DPPO_REDIS_URL, where set"""
-    resume: bool = False
-    """Go on from the last checkpoint in the run's directory, with its configuration"""
+    resume: Resume = ""
+    """Go on from the last checkpoint in the run's directory; auto: begin, go on or show the end, as fits"""
     overwrite: bool = False
     """Remove what an earlier run left behind, under this name and in this directory"""
     json: bool = False
@@ -46,11 +49,13 @@ class SerialOptions:
     config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
     """TOML file with any of the settings; the command line wins"""
     run: str | None = None
-    """Name of the run; default: environment, seed and time"""
+    """Name of the run; default: environment, seed and time, with --resume auto without the time"""
     run_dir: Path | None = None
     """Directory of the run; default: runs/NAME"""
     age: Annotated[int, tyro.conf.arg(metavar="UPDATES")] = 0
     """Sample with the policy of this many updates ago: what old data does, exact and reproducible"""
+    resume: Resume = ""
+    """Go on from the last checkpoint in the run's directory; auto: begin, go on or show the end, as fits"""
     overwrite: bool = False
     """Remove what an earlier run left behind, under this name and in this directory"""
     json: bool = False
@@ -67,7 +72,7 @@ class _BaseOptions:
     config: Path | None = None
     run: str | None = None
     run_dir: Path | None = None
-    resume: bool = False
+    resume: Resume = ""
     overwrite: bool = False
 
 
@@ -77,24 +82,62 @@ def read_options(kind: type[T], argv: Sequence[str] | None, prog: str) -> T:
     Raises:
         ConfigurationError: a bad option, file or value.
     """
-    for word in sys.argv[1:] if argv is None else argv:  # tyro would take the value for the environment
-        flag, equals, value = word.partition("=")
-        if equals and flag in ("--resume", "--overwrite"):
-            mistake = f"argument {flag}: ignored explicit argument {value!r}"
-            raise ConfigurationError(f"{mistake} (see {prog} --help)")
-    known = parse_known(_BaseOptions, argv, prog)
+    words = _spelled_out(argv, prog)
+    known = parse_known(_BaseOptions, words, prog)
     file = known.config
-    if known.resume and (known.overwrite or file is not None):
+    if known.resume == "auto" and known.overwrite:
+        raise ConfigurationError("--resume auto sees by itself what may be removed: leave out --overwrite")
+    if known.resume == "last" and (known.overwrite or file is not None):
         other = "--overwrite" if known.overwrite else "--config"
         raise ConfigurationError(f"--resume goes on with the run's own configuration: leave out {other}")
-    if known.resume and (known.run_dir or known.run):
+    if known.resume == "last" and (known.run_dir or known.run):
         file = RunFiles(known.run_dir or Path("runs", known.run or "")).config
         if not file.exists():
             raise ConfigurationError(f"{file.parent} holds no run to resume")
-    base = load_toml(file) if file is not None else RunConfig()
+    return _parse(kind, words, prog, load_toml(file) if file is not None else RunConfig())
+
+
+def read_options_of_run(kind: type[T], argv: Sequence[str] | None, prog: str, file: Path) -> T:
+    """Parse a command line on top of a run's own configuration; what its --config file says lies between.
+
+    Raises:
+        ConfigurationError: as `read_options` does.
+    """
+    words = _spelled_out(argv, prog)
+    base, given = load_toml(file), parse_known(_BaseOptions, words, prog).config
+    if given is not None:
+        changes = load_toml(given).model_dump(exclude_unset=True)
+        base = RunConfig.model_validate(_merged(base.model_dump(), changes))
+    return _parse(kind, words, prog, base)
+
+
+def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with `changes`, section by section."""
+    sections = {
+        name: _merged(values[name], change) for name, change in changes.items() if isinstance(change, dict)
+    }
+    return {**values, **changes, **sections}
+
+
+def _spelled_out(argv: Sequence[str] | None, prog: str) -> list[str]:
+    """The words, with a value behind each --resume, which may stand alone or before `auto`."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    words: list[str] = []
+    for word, following in itertools.zip_longest(given, given[1:]):
+        flag, equals, value = word.partition("=")
+        if equals and (flag == "--overwrite" or (flag == "--resume" and value != "auto")):
+            mistake = f"argument {flag}: ignored explicit argument {value!r}"
+            raise ConfigurationError(f"{mistake} (see {prog} --help)")
+        words += [flag, value] if equals and flag == "--resume" else [word]
+        if word == "--resume" and following != "auto":
+            words.append("last")
+    return words
+
+
+def _parse(kind: type[T], words: Sequence[str], prog: str, base: RunConfig) -> T:
     # A dictionary with a default could only be changed, not added to, on the command line.
     bare = base.model_copy(update={"env_kwargs": {}})
-    options = parse_arguments(kind, argv, prog, default=kind(config=bare))
+    options = parse_arguments(kind, words, prog, default=kind(config=bare))
     changes: dict[str, Any] = {"env_kwargs": {**base.env_kwargs, **options.config.env_kwargs}}
     if options.config.init_from is not None:  # the learner may run elsewhere
         changes["init_from"] = str(Path(options.config.init_from).absolute())

@@ -6,7 +6,6 @@ update and files. The command is `commands/serial.py`.
 
 import logging
 import time
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,26 +26,13 @@ from dppo_redis.service.shutdown import StopRequest
 from learner.build import build_ppo, make_checkpoints
 from learner.checkpoint import Snapshot
 from learner.metrics import MetricsFiles
-from learner.progress import Progress
 from learner.training import Training
-from learner.warm_start import warm_start
-from ops.serial_sampling import Sampling, make_sampling
+from learner.warm_start import begin_or_go_on
+from ops.serial_sampling import PolicyHistory, Sampling, make_sampling
 from workers.episodes import evaluate
 
 _LINE_PERIOD_S = 2.0
 _log = logging.getLogger("dppo")
-
-
-class PolicyHistory:
-    """Old data on purpose: the policies of the last `age` updates and the present one."""
-
-    def __init__(self, age: int) -> None:
-        self._policies: deque[ActingPolicy] = deque(maxlen=age + 1)
-
-    def behaviour(self, newest: ActingPolicy) -> ActingPolicy:
-        """Add the present policy; the one of `age` updates ago, or the first while there are fewer."""
-        self._policies.append(newest)
-        return self._policies[0]
 
 
 @dataclass
@@ -72,6 +58,7 @@ class Serial:
         """Train until the goal is reached or a stop is asked for."""
         training, progress = self.training, self.training.progress
         training.clock.begin()
+        training.judge(progress.trained_steps)  # a run that goes on may have been done
         self._save_when_due()
         while training.finished is None and not self.stop.requested:
             policy = self.policies.behaviour(self._policy())
@@ -110,18 +97,29 @@ class Serial:
             return
         except EnvironmentBrokenError as error:
             _log.error("no evaluation: %s", error)
+            self.training.warnings.add("evaluation", f"the last evaluation failed: {error}")
         else:
+            self.training.warnings.withdraw("evaluation")
             self.training.evaluation = evaluation
             self.best.consider(policy.weights, evaluation)
+            if self.best.failure:
+                self.training.warnings.add("best policy", self.best.failure)
         knobs, took_s = self.config.evaluation, time.monotonic() - began
         self.next_evaluation = time.monotonic() + max(knobs.interval_s, took_s / knobs.max_share - took_s)
 
     def _save_when_due(self) -> None:
         if self.training.is_due_to_save():
-            self.save()
+            try:
+                self.save()
+            except CheckpointError as error:
+                _log.error("%s; training goes on, saving is tried again", error)
 
     def save(self) -> None:
-        """Write a checkpoint, as the learner of a fleet would; a full disk is reported."""
+        """Write a checkpoint, as the learner of a fleet would.
+
+        Raises:
+            CheckpointError: the disk refuses.
+        """
         progress = self.training.progress
         snapshot = Snapshot(
             progress=progress,
@@ -132,10 +130,7 @@ class Serial:
             books=Books(Ledger({"steps:trained": progress.trained_steps})),
             actor_boots={},
         )
-        try:
-            self.training.save(snapshot)
-        except CheckpointError as error:
-            _log.error("%s", error)
+        self.training.save(snapshot)
 
     def _show(self) -> None:
         """One line about the training, every other second."""
@@ -169,6 +164,7 @@ class Serial:
             updates=progress.update,
             return_mean=evaluation.return_mean if evaluation else None,
             return_episodes=evaluation.episodes if evaluation else 0,
+            evaluation=evaluation,
             target_step=finished.target_step if finished else None,
             train_return_mean=progress.return_mean,
             refused=self.sampling.trouble.refused,
@@ -185,13 +181,16 @@ def make_serial(
     age: int = 0,
     run: str | None = None,
 ) -> Serial:
-    """All parts of a serial run; its files go to `run_dir`, checkpoints only where it has a name."""
+    """All parts of a serial run; its files go to `run_dir`, checkpoints only where it has a name.
+
+    It goes on from the newest checkpoint that is there.
+    """
     config, description = planned.config, planned.description
     ppo = build_ppo(config, description, planned.derived.update_epochs)
-    if config.init_from is not None:
-        warm_start(ppo, Path(config.init_from))
-    lock_step, sampling = description.join.lock_step, make_sampling(config, description)
-    metrics = MetricsFiles(run_dir, first_update=0)
     checkpoints = None if run is None else make_checkpoints(config, description, run, run_dir)
-    training = Training(config, ppo, Progress(), lock_step, metrics, checkpoints)
+    progress = begin_or_go_on(config, ppo, checkpoints)
+    lock_step = description.join.lock_step
+    sampling = make_sampling(config, description, progress.update)
+    metrics = MetricsFiles(run_dir, progress.update)
+    training = Training(config, ppo, progress, lock_step, metrics, checkpoints)
     return Serial(config, description, sampling, training, run_dir, console, stop, age)

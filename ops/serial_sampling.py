@@ -1,6 +1,7 @@
 """How the serial baseline samples a batch: with one collector, or with those of a lock-step fleet in turn."""
 
 import itertools
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -41,11 +42,23 @@ class Sampling(Protocol):
         ...
 
 
-def make_sampling(config: RunConfig, description: RunDescription) -> Sampling:
-    """One collector, or in lock-step mode one for each planned actor."""
+class PolicyHistory:
+    """Old data on purpose: the policies of the last `age` updates and the present one."""
+
+    def __init__(self, age: int) -> None:
+        self._policies: deque[ActingPolicy] = deque(maxlen=age + 1)
+
+    def behaviour(self, newest: ActingPolicy) -> ActingPolicy:
+        """Add the present policy; the one of `age` updates ago, or the first while there are fewer."""
+        self._policies.append(newest)
+        return self._policies[0]
+
+
+def make_sampling(config: RunConfig, description: RunDescription, update: int = 0) -> Sampling:
+    """One collector, or in lock-step mode one for each planned actor; `update` is the first one's."""
     plan = description.join.lock_step
     if plan is None:
-        return OneCollector(description, config.ppo.batch_steps)
+        return OneCollector(description, config.ppo.batch_steps, seed_boot(update))
     return LockStepFleet(description, plan)
 
 
@@ -96,14 +109,15 @@ class PatientCollector:
 class OneCollector:
     """Samples until the batch is full."""
 
-    def __init__(self, description: RunDescription, batch_steps: int) -> None:
+    def __init__(self, description: RunDescription, batch_steps: int, boot: int = 1) -> None:
+        """A run that goes on plays other episodes than those before, so it has another `boot`."""
         builds = itertools.count()
         self.trouble, self.calls = Trouble(), CallClock()
         self._batch_steps = batch_steps
         self._collector = PatientCollector(
             description,
             lambda _: build_collector(
-                description, None, slot=0, boot=1, builds=next(builds), calls=self.calls, role="serial"
+                description, None, slot=0, boot=boot, builds=next(builds), calls=self.calls, role="serial"
             ),
             self.trouble,
         )

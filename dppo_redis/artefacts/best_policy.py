@@ -61,6 +61,7 @@ class BestPolicy:
     def __init__(self, run_dir: Path | None) -> None:
         """Goes on from what the directory holds; without one, policies are compared but not kept."""
         self._run_dir = run_dir
+        self.failure = ""  # why the best one is not kept; empty where it is
         self.return_mean = self._read()
 
     def consider(self, weights: Weights, evaluation: Evaluation) -> bool:
@@ -76,8 +77,10 @@ class BestPolicy:
             return
         try:
             keep_best(self._run_dir, weights, evaluation)
+            self.failure = ""
         except OSError as error:
-            _log.error("cannot keep the best policy: %s", error)
+            self.failure = f"cannot keep the best policy: {error}"
+            _log.error("%s", self.failure)
 
     def _read(self) -> float | None:
         if self._run_dir is None or not RunFiles(self._run_dir).best_evaluation.exists():

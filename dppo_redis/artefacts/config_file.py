@@ -5,6 +5,7 @@ from pathlib import Path
 
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import RunConfig
+from dppo_redis.service.files import read_text
 
 
 def load_toml(file: Path) -> RunConfig:
@@ -14,10 +15,10 @@ def load_toml(file: Path) -> RunConfig:
         ConfigurationError: unreadable file, bad TOML, an unknown key or a value out of range.
     """
     try:
-        values = tomllib.loads(file.read_text(encoding="utf-8"))
+        values = tomllib.loads(read_text(file))
     except OSError as error:
         raise ConfigurationError(f"cannot read {file}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{file} is not valid TOML: {error}") from error
     try:
         return RunConfig.model_validate(values)

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -115,16 +115,27 @@ def from_whole_fields(report: type[R], stored: Mapping[str, str]) -> R | None:
 
 
 def from_json(report: type[R], text: str) -> R:
-    """Inverse of `to_json` for a flat report without None.
+    """Inverse of `to_json`; what an earlier release did not write has its default.
 
     Raises:
         ValueError: it is no JSON object, or lacks a field.
     """
-    values = json.loads(text)
     try:
-        return report(**{column.name: column.kind(values[column.name]) for column in columns(report)})
+        return _from_object(report, json.loads(text))
     except (KeyError, TypeError) as error:
         raise ValueError(f"no {report.__name__}: {error!r}") from error
+
+
+def _from_object(report: type[R], values: Mapping[str, Any]) -> R:
+    defaults = {one.name for one in fields(cast(Any, report)) if one.default is not MISSING}
+    known = [column for column in columns(report) if column.name in values or column.name not in defaults]
+    return report(**{column.name: _from_value(column, values[column.name]) for column in known})
+
+
+def _from_value(column: Column, value: Any) -> Any:
+    if value is None and column.nothing is None:
+        return None
+    return _from_object(column.kind, value) if is_dataclass(column.kind) else column.kind(value)
 
 
 def _read(column: Column, text: str | None, finite: bool) -> Any:

@@ -37,6 +37,7 @@ class LearnerStatus:
     checkpoint_update: int  # update of the last checkpoint; -1 before this learner's first
     checkpoint_time: Annotated[float, Told("s since 1970", digits=1)]  # when it was saved, or 0.0
     save_failures: int  # checkpoints that could not be saved since this learner started
+    save_error: str  # why the last one could not be saved; empty when it was
     device: str  # where the network is trained
 
 
@@ -198,7 +199,7 @@ class StalenessSummary:
 class RunSummary:
     """What a run came to: the object that --json prints and summary.json keeps."""
 
-    reason: str  # why it ended: target, env_steps, stopped, failed
+    reason: str  # why it ended: target, env_steps, stopped, failed; unsaved: the last checkpoint is missing
     env_steps: int  # valid steps of all settled rollouts; of a serial run the trained ones
     trained_steps: int  # that the last weights learnt from
     wall_s: Annotated[float, Told("s", digits=3)]  # since the command started
@@ -208,6 +209,7 @@ class RunSummary:
     version: Annotated[int | None, Told(left_out=True)] = None  # of a fleet's weights
     return_mean: float | None  # of the last greedy evaluation
     return_episodes: int  # that it played
+    evaluation: Evaluation | None = None  # the last one as a whole; null: none was made
     target_step: int | None  # env_steps at which the target was met
     train_return_mean: float | None  # of the last 100 training episodes
     staleness: Annotated[StalenessSummary | None, Told(left_out=True)] = None  # of a fleet

@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from dppo_redis.errors import ConfigurationError
+from dppo_redis.service.files import read_text
 from dppo_redis.store.address import has_password, read_address, with_credentials
 
 URL_VARIABLE = "DPPO_REDIS_URL"
@@ -49,7 +50,7 @@ def find_url(flag: str | None, role: Role = Role.OPERATOR) -> str:
 
 def base_url(flag: str | None) -> str:
     """The URL as it was given: from the flag, else the environment, else the file named there."""
-    url = flag or os.environ.get(URL_VARIABLE) or _url_in_file()
+    url = (flag or os.environ.get(URL_VARIABLE) or _url_in_file() or "").strip()
     if not url:
         raise ConfigurationError(
             f"no Redis given: pass --redis URL, or set {URL_VARIABLE} or {URL_FILE_VARIABLE}"
@@ -95,11 +96,23 @@ def _read_secret(file: Path, what: str) -> str:
     try:
         if file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise ConfigurationError(f"{file} is readable by others: chmod 600 {file}")
-        return file.read_text(encoding="utf-8").rstrip("\n")
+        text = read_text(file).rstrip("\n")
     except OSError as error:
         raise ConfigurationError(f"cannot read the {what} file {file}: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"the {what} file {file} is not text") from None
+    if what == "URL":
+        text = text.strip()
+    if mistake := _mistake_in(text):
+        raise ConfigurationError(f"the {what} file {file} {mistake}")
+    if text != text.strip():
+        _log.warning("the %s file %s begins or ends with a blank: it is part of the password", what, file)
+    return text
+
+
+def _mistake_in(secret: str) -> str:
+    """What a password cannot be meant to have, and an editor or a shell may have added."""
+    if not secret:
+        return "is empty"
+    return "has more than one line" if "\n" in secret or "\r" in secret else ""
 
 
 def shown_credentials(url: str) -> tuple[str, str]:

@@ -1,23 +1,18 @@
-"""`dppo-redis plot RUN_DIR ...`: return against steps of several runs.
+"""`dppo-redis plot RUN_DIR ...`: return against steps of several runs; what holds none is named and left out.
 
 Runs that differ only in their seed, and were sampled alike, are drawn as one mean and a band.
 """
 
+import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 import tyro
-
-mpl.use("agg")
-
-import matplotlib.pyplot as plt
-from matplotlib.ticker import EngFormatter
 
 from dppo_redis.artefacts.config_file import load_toml
 from dppo_redis.artefacts.run_files import RunFiles
@@ -25,6 +20,7 @@ from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.service.arguments import parse_arguments
 from ops.fleet.run_directory import run_in, sampling_in
 from ops.screens.curve import read_metrics
+from ops.screens.figure import EngFormatter, Figure
 
 _POINTS = 400
 _FORMATS = (".png", ".svg", ".pdf")
@@ -33,7 +29,10 @@ Curve = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # steps, return
 
 @dataclass(frozen=True)
 class PlotOptions:
-    """Compare the training curves of runs; runs that differ only in their seed become one line."""
+    """Compare the training curves of runs; runs that differ only in their seed become one line.
+
+    What is no run, or too young to have a curve, is named and left out.
+    """
 
     run_dirs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Directories of the runs"""
@@ -60,23 +59,68 @@ def main(argv: Sequence[str] | None = None) -> int:
 def read_lines(directories: Sequence[Path]) -> dict[str, list[Curve]]:
     """The curves of each setting under the name of its first run; each directory counts once.
 
+    Runs of one setting that have no step in common have no mean: each is a line of its own. What cannot be
+    drawn is named on standard error and left out.
+
     Raises:
-        ConfigurationError: a directory holds no run, or none that can be drawn.
+        ConfigurationError: nothing can be drawn.
     """
-    settings: dict[tuple[str, str], list[Path]] = defaultdict(list)
-    for directory in {path.resolve(): path for path in directories}.values():
-        if run_in(directory) is None:
-            raise ConfigurationError(f"{directory} holds no run")
-        config = load_toml(RunFiles(directory).config).model_copy(update={"seed": 0})
-        settings[config.model_dump_json(), sampling_in(directory)].append(directory)
-    names = [run_in(group[0]) for group in settings.values()]
-    lines = {}
-    for name, group in zip(names, settings.values(), strict=True):
-        label = str(name) if names.count(name) == 1 else f"{name} in {group[0]}"
-        lines[label] = [_curve(directory) for directory in group]
-        if max(steps[0] for steps, _ in lines[label]) > min(steps[-1] for steps, _ in lines[label]):
-            raise ConfigurationError(f"{label}: the runs of this setting have no step in common")
-    return lines
+    runs, left_out = _read({path.resolve(): path for path in directories}.values())
+    if not runs:
+        several = f" (none of these {len(left_out)} can be drawn)" if len(left_out) > 1 else ""
+        raise ConfigurationError(f"{left_out[0]}{several}")
+    for reason in left_out:
+        print(f"dppo-redis plot: left out: {reason}", file=sys.stderr)
+    settings: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run in runs:
+        settings[run.setting].append(run)
+    groups = [part for group in settings.values() for part in _with_common_steps(group)]
+    names = [group[0].name for group in groups]
+    return {
+        group[0].name if names.count(group[0].name) == 1 else f"{group[0].name} in {group[0].directory}": [
+            run.curve for run in group
+        ]
+        for group in groups
+    }
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run to be drawn."""
+
+    directory: Path
+    name: str
+    setting: tuple[str, str]  # configuration without its seed, and who sampled
+    curve: Curve
+
+
+def _read(directories: Iterable[Path]) -> tuple[list[Run], list[str]]:
+    """The runs that can be drawn, and why each other one cannot."""
+    runs, left_out = [], []
+    for directory in directories:
+        try:
+            runs.append(_read_run(directory))
+        except ConfigurationError as error:
+            left_out.append(str(error))
+        except OSError as error:
+            left_out.append(f"{directory} cannot be read: {error.strerror}")
+    return runs, left_out
+
+
+def _read_run(directory: Path) -> Run:
+    name = run_in(directory)
+    if name is None:
+        raise ConfigurationError(f"{directory} holds no run")
+    config = load_toml(RunFiles(directory).config).model_copy(update={"seed": 0})
+    setting = (config.model_dump_json(), sampling_in(directory))
+    return Run(directory, name, setting, _curve(directory))
+
+
+def _with_common_steps(group: list[Run]) -> list[list[Run]]:
+    """The group as it is if all its runs have steps in common, else each run by itself."""
+    first = max(run.curve[0][0] for run in group)
+    last = min(run.curve[0][-1] for run in group)
+    return [group] if first <= last else [[run] for run in group]
 
 
 def _curve(directory: Path) -> Curve:
@@ -99,7 +143,8 @@ def mean_and_spread(curves: Sequence[Curve]) -> tuple[npt.NDArray[np.float64], .
 
 
 def _draw(groups: dict[str, list[Curve]], output: Path) -> None:
-    figure, axes = plt.subplots(figsize=(9, 5.5), constrained_layout=True)
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    axes = figure.subplots()
     for label, curves in groups.items():
         steps, mean, spread = mean_and_spread(curves)
         whole_label = f"{label} ({len(curves)} runs)" if len(curves) > 1 else label
@@ -114,4 +159,3 @@ def _draw(groups: dict[str, list[Curve]], output: Path) -> None:
     axes.legend(frameon=False)
     output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(output, dpi=110)
-    plt.close(figure)

@@ -5,14 +5,14 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
 from dppo_redis.artefacts.spaces_file import write_spaces
 from dppo_redis.environments.child import spaces_of, try_in_child
-from dppo_redis.errors import ConfigurationError, DppoError, EnvironmentBrokenError, StoppedError
+from dppo_redis.errors import ConfigurationError, DppoError, EnvironmentBrokenError, ExitStatus, StoppedError
 from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.protocol.run_plan import plan
 from dppo_redis.service import user_code
@@ -20,13 +20,15 @@ from dppo_redis.service.logs import configure
 from dppo_redis.service.shutdown import StopRequest
 from learner.build import check_network
 from learner.warm_start import check_before_start
-from ops.fleet.run_directory import check, choose, claim, prepare, write_summary
-from ops.options import SerialOptions, read_options
-from ops.screens.curve import plot_run
+from ops.fleet.beginning import find_beginning
+from ops.fleet.run_directory import RunDirectory, check, claim, prepare, sampling_in
+from ops.options import SerialOptions
+from ops.screens.run_end import keep, status_of_end, tell_again, with_save_checked
 from ops.screens.tables import derived_table, make_console, progress_stream, summary_table
 from ops.serial import Serial, make_serial
 from workers.watchdog import Watchdog
 
+_ONE_PROCESS = "one process, age "  # as a directory says who sampled
 _log = logging.getLogger("dppo")
 
 
@@ -36,13 +38,16 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
     stop = StopRequest().install()
     try:
         return _main(argv, stop, time.monotonic() if started is None else started)
-    except StoppedError as error:  # while it looked at the environment
+    except StoppedError as error:  # while it waited for the directory, or looked at the environment
         _log.info("%s", error)
         return stop.exit_status
 
 
 def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
-    options = read_options(SerialOptions, argv, "dppo-redis serial")
+    beginning = find_beginning(SerialOptions, argv, "dppo-redis serial", stop)
+    options, directory = beginning.options, beginning.directory
+    if options.resume:
+        options = replace(options, age=_age_to_resume(directory, options.age))
     if options.age < 0:
         raise ConfigurationError(f"age: at least 0 (got {options.age})")
     if options.age and options.config.lock_step:
@@ -50,72 +55,99 @@ def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
     torch.set_num_threads(1)
     config = options.config
     planned = plan(config, spaces_of(config, stop), serial=True)
-    directory = choose(config, options.run, options.run_dir, resume=False)
-    check(directory, resume=False, overwrite=options.overwrite)
+    check(directory, resume=bool(options.resume), overwrite=options.overwrite)
     if config.network.custom is not None:  # which may hang, or crash
         try_in_child("the network", partial(check_network, config, planned.description), config, stop)
     check_network(config, planned.description)
-    check_before_start(planned, directory.path)
-    claim(directory)
-    sampling = f"one process, age {options.age}"
-    prepare(directory, planned.config_as_used, resume=False, sampling=sampling)
+    if options.resume:
+        from ops.commands.train import check_resumed  # with Redis, which others need not wait for
+
+        check_resumed(directory, planned, stop)
+    else:
+        check_before_start(planned, directory.path)
+    if beginning.summary is not None:
+        return tell_again(directory, beginning.summary, as_json=options.json)
+    claim(directory, stop, beginning.lock)
+    sampling = f"{_ONE_PROCESS}{options.age}"
+    prepare(directory, planned.config_as_used, resume=bool(options.resume), sampling=sampling)
     write_spaces(directory.path, config, planned.spaces)
     console = make_console(progress_stream(options.json))
     console.print(derived_table(config, planned.derived, serial=True))
     serial = make_serial(planned, directory.path, console, stop, options.age, directory.run)
+    ending = _Ending(serial, directory, started, as_json=options.json)
     failure: DppoError | None = None
     try:
-        last_words = partial(_last_words, serial, directory.run, started, json_wanted=options.json)
-        limit_s = config.env_timeout_s
-        with Watchdog(serial.sampling.calls, limit_s, stop, stopped_status=None, farewell=last_words):
+        with Watchdog(
+            *(serial.sampling.calls, config.env_timeout_s, stop),
+            stopped_status=None,
+            farewell=ending.from_watchdog,
+        ):
             serial.run()
     except DppoError as error:
         failure = error
-    finally:
-        serial.training.metrics.close()
-    serial.save()
-    wall_s = time.monotonic() - started
-    return _conclude(serial, directory.run, failure, wall_s, json_wanted=options.json)
+    return ending.conclude(failure)
 
 
-def _last_words(serial: Serial, run: str, started: float, reason: str | None, *, json_wanted: bool) -> None:
-    """Of the watchdog's thread, before it ends this process: the main one is in a call of the environment."""
-    serial.stop.request()  # should that call return after all
-    failure = None if reason is None else EnvironmentBrokenError(reason)
-    try:
-        serial.training.metrics.close()
-        serial.save()
-        _tell(serial, run, failure, time.monotonic() - started, json_wanted=json_wanted)
+def _age_to_resume(directory: RunDirectory, age: int) -> int:
+    """The age that a run was sampled with, which it keeps.
+
+    Raises:
+        ConfigurationError: another one is asked for, or a fleet sampled it.
+    """
+    sampling = sampling_in(directory.path)
+    before = sampling.removeprefix(_ONE_PROCESS)
+    if not before.isdecimal():
+        if sampling:
+            raise ConfigurationError(
+                f"{directory.path} holds a run of {sampling}: go on with `dppo-redis train`, "
+                "or choose another --run-dir"
+            )
+        return age  # an earlier release does not say
+    if age not in (0, int(before)):
+        raise ConfigurationError(f"a resumed run keeps its age, {before}: leave that setting out")
+    return int(before)
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """The last files and the last words of a serial run."""
+
+    serial: Serial
+    directory: RunDirectory
+    started: float  # monotonic
+    as_json: bool
+
+    def conclude(self, failure: DppoError | None) -> int:
+        """Save and tell, close the environments; the exit status."""
+        status = self._tell(failure)
+        user_code.announce_end(status)  # closing has as long as the guard then gives it
+        self.serial.sampling.close()
         if failure is not None:
-            print(f"dppo-redis: {failure}", file=sys.stderr)
-    except Exception as error:  # noqa: BLE001 the process ends in any case
-        _log.error("the last words: %s: %s", type(error).__name__, error)
+            raise failure
+        return status
 
+    def from_watchdog(self, reason: str | None) -> None:
+        """Before the watchdog ends this process: the main thread is in a call of the environment."""
+        self.serial.stop.request()  # should that call return after all
+        failure = None if reason is None else EnvironmentBrokenError(reason)
+        try:
+            self._tell(failure)
+            if failure is not None:
+                print(f"dppo-redis: {failure}", file=sys.stderr)
+        except Exception as error:  # noqa: BLE001 the process ends in any case
+            _log.error("the last words: %s: %s", type(error).__name__, error)
 
-def _conclude(
-    serial: Serial, run: str, failure: DppoError | None, wall_s: float, *, json_wanted: bool
-) -> int:
-    _tell(serial, run, failure, wall_s, json_wanted=json_wanted)
-    status = serial.stop.exit_status if failure is None else failure.exit_status
-    user_code.announce_end(status)  # closing has as long as the guard then gives it
-    serial.sampling.close()
-    if failure is not None:
-        raise failure
-    return status
-
-
-def _tell(serial: Serial, run: str, failure: DppoError | None, wall_s: float, *, json_wanted: bool) -> None:
-    """Write the summary and the curve, and print the summary."""
-    summary = serial.summary(wall_s)
-    if failure is not None:
-        summary = replace(summary, reason="failed")
-    evaluation = serial.training.evaluation
-    try:
-        write_summary(serial.run_dir, summary)
-        plot_run(serial.run_dir, run, (evaluation.env_steps, evaluation.return_mean) if evaluation else None)
-    except OSError as error:
-        _log.error("cannot write the last artefacts: %s", error)
-    if failure is None:
-        serial.console.print(summary_table(summary))
-    if json_wanted:
-        print(json.dumps(to_json(summary)), flush=True)
+    def _tell(self, failure: DppoError | None) -> ExitStatus:
+        """Save, write the summary and the curve, and print the summary; the exit status."""
+        serial = self.serial
+        serial.training.metrics.close()
+        serial.training.save_last(serial.save)
+        summary = serial.summary(time.monotonic() - self.started)
+        if failure is not None:
+            summary = replace(summary, reason="failed")
+        summary = keep(self.directory, with_save_checked(summary, self.directory))
+        if failure is None:
+            serial.console.print(summary_table(summary))
+        if self.as_json:
+            print(json.dumps(to_json(summary)), flush=True)
+        return status_of_end(summary, serial.stop) if failure is None else failure.exit_status

@@ -26,13 +26,17 @@ from dppo_redis.store.client import connect
 from dppo_redis.store.credentials import Role, as_role, base_url, is_url_given, shown_credentials
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_store import STOP, RunStore
+from ops.fleet.beginning import find_beginning
 from ops.fleet.broker import Broker, embedded
+from ops.fleet.limits import check_limits, needs_of
 from ops.fleet.redis_cli import redis_cli
 from ops.fleet.render import FleetPlan, check_path
-from ops.fleet.run_directory import RunDirectory, check, choose, claim, prepare, write_summary
+from ops.fleet.run_directory import RunDirectory, check, claim, prepare
+from ops.fleet.run_lock import sign
 from ops.fleet.shared_redis import check_shared, leave_shared, prepare_shared
 from ops.fleet.supervisor import Fleet
-from ops.options import TrainOptions, read_options
+from ops.options import TrainOptions
+from ops.screens.run_end import keep, status_of_end, tell_again, with_save_checked
 from ops.screens.summary import summarise
 from ops.screens.tables import derived_table, progress_stream, summary_table
 from ops.screens.view import Screen
@@ -54,30 +58,34 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
 
 
 def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
-    options = read_options(TrainOptions, argv, "dppo-redis train")
+    beginning = find_beginning(TrainOptions, argv, "dppo-redis train", stop)
+    options, directory = beginning.options, beginning.directory
     config = options.config
-    planned = plan(config, spaces_of(config, stop), serial=False)
-    directory = choose(config, options.run, options.run_dir, options.resume)
     given = base_url(options.redis) if is_url_given(options.redis) else None
     url = as_role(given, Role.OPERATOR) if given is not None else None
+    if beginning.summary is None:
+        check_limits(needs_of(config, has_server=url is None))
+    planned = plan(config, spaces_of(config, stop), serial=False)
     # Every refusal comes before the first thing is written or removed.
     for path in (directory.path, Path.cwd(), Path(sys.executable), options.history):
         check_path(path)
-    if url is not None:
+    if url is not None and beginning.summary is None:
         check_shared(url, options, directory, stop)
-    check(directory, resume=options.resume, overwrite=options.overwrite)
+    check(directory, resume=bool(options.resume), overwrite=options.overwrite)
     if _needs_a_try(planned):
         try_in_child("the network", partial(_check_network, planned), config, stop)
     if config.init_from is not None and not options.resume:
         try_in_child("init_from", partial(_check_before_start, planned, directory.path), config, stop)
     if options.resume:
-        _check_resumed(directory, planned, stop)
+        check_resumed(directory, planned, stop)
+    if beginning.summary is not None:
+        return tell_again(directory, beginning.summary, as_json=options.json)
     if stop.requested:
         return stop.exit_status
-    lock = claim(directory)
+    lock = claim(directory, stop, beginning.lock)
     if url is not None:
         prepare_shared(url, options, directory, stop)
-    prepare(directory, planned.config_as_used, resume=options.resume)
+    prepare(directory, planned.config_as_used, resume=bool(options.resume))
     write_spaces(directory.path, config, planned.spaces)
     screen = Screen(progress_stream(options.json))
     screen.print(derived_table(config, planned.derived))
@@ -108,7 +116,7 @@ def _check_before_start(planned: RunPlan, run_dir: Path) -> None:
     check_before_start(planned, run_dir)
 
 
-def _check_resumed(directory: RunDirectory, planned: RunPlan, stop: StopRequest) -> None:
+def check_resumed(directory: RunDirectory, planned: RunPlan, stop: StopRequest) -> None:
     """What a checkpoint was made for cannot change in a resumed run.
 
     Raises:
@@ -164,9 +172,11 @@ def _train(
         python=sys.executable,
         actors=options.config.actors,
         broker_command=broker.command if broker is not None else None,
+        open_files=needs_of(options.config, has_server=broker is not None).files,
         history=None if options.history is None else options.history.absolute(),
     )
     fleet = Fleet.start(plan, address, lock)  # each service has the credentials of its own role
+    sign(lock, directory.run, fleet.pid)
     client = connect(address if broker is not None else as_role(address, Role.OPERATOR), "dppo-train")
     store = RunStore(client, RunKeys(directory.run))
     losses = Losses(every_actor_counts=options.config.lock_step)
@@ -190,7 +200,7 @@ def _train(
         fleet.stop()
     if broker is None:
         quietly(lambda: leave_shared(watch.store, failed=failure is not None))
-    _keep(directory, summary, watch)
+    summary = keep(directory, with_save_checked(summary, directory))
     return _conclude(options, summary, screen, stop, failure)
 
 
@@ -201,18 +211,6 @@ def _say_how_to_join(screen: Screen, run: str, address: str, broker: Broker | No
     screen.say(f"another actor:  {secret}dppo-redis actor --redis {shown} --run {run}")
     screen.say(f"status:         {secret}dppo-redis status --redis {shown} --run {run}")
     screen.say(f"by hand:        {by_hand} HGETALL {shlex.quote(RunKeys(run).status)}")
-
-
-def _keep(directory: RunDirectory, summary: RunSummary, watch: Watch) -> None:
-    from ops.screens.curve import plot_run  # half a second of import that the start need not wait for
-
-    evaluation = watch.status.evaluation if watch.status is not None else None
-    last = None if evaluation is None else (evaluation.env_steps, evaluation.return_mean)
-    try:
-        write_summary(directory.path, summary)
-        plot_run(directory.path, directory.run, last)
-    except OSError as error:
-        _log.error("cannot write the last artefacts: %s", error)
 
 
 def _conclude(
@@ -229,4 +227,4 @@ def _conclude(
         print(json.dumps(to_json(summary)), flush=True)
     if failure is not None:
         raise failure
-    return stop.exit_status
+    return status_of_end(summary, stop)

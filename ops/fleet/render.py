@@ -28,6 +28,7 @@ class FleetPlan:
     python: str
     actors: int
     broker_command: Sequence[str] | None  # None: the Redis already runs elsewhere
+    open_files: int = 1024  # that supervisord makes sure it may have
     history: Path | None = None  # directory for one file of events for each service
 
     @property
@@ -73,6 +74,8 @@ logfile={_value(plan.files.log("supervisord"))}
 logfile_maxbytes=5MB
 logfile_backups=1
 pidfile={_value(plan.private_dir / "supervisord.pid")}
+minfds={plan.open_files}
+minprocs=1
 directory={_value(plan.working_dir)}
 
 [unix_http_server]
@@ -113,7 +116,7 @@ def _program(
 command={text}
 {numbering}priority={priority}
 autorestart={restart}
-exitcodes=0,78,79
+exitcodes=0,74,78,79
 startsecs=1
 startretries=20
 stopsignal=TERM

@@ -1,8 +1,6 @@
 """The directory of a run: names that do not clash, what may be overwritten, what is in it."""
 
-import fcntl
 import json
-import os
 import secrets
 import shutil
 import time
@@ -17,8 +15,10 @@ from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.protocol.reports import RunSummary
-from dppo_redis.service.files import write_aside
+from dppo_redis.service.files import aside_of, write_aside
+from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.keys import check_run_name
+from ops.fleet.run_lock import sign, take
 
 RUNS = Path("runs")
 
@@ -37,10 +37,14 @@ class RunDirectory:
 
 def default_run_name(config: RunConfig) -> str:
     """Unique: environment, seed, time, and a few random digits for two starts in one second."""
+    return f"{stable_run_name(config)}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def stable_run_name(config: RunConfig) -> str:
+    """Environment and seed: the same at each start."""
     kept = (c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in config.env_id)
     env = "".join(kept).strip("-._") or "run"
-    moment = time.strftime("%Y%m%d-%H%M%S")
-    return f"{env[:60]}-s{config.seed}-{moment}-{secrets.token_hex(2)}"
+    return f"{env[:60]}-s{config.seed}"
 
 
 def run_in(directory: Path) -> str | None:
@@ -48,7 +52,7 @@ def run_in(directory: Path) -> str | None:
     file = RunFiles(directory).identity
     try:
         return check_run_name(json.loads(file.read_text(encoding="utf-8"))["run"])
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise ConfigurationError(f"{file} is unreadable: {error}") from error
@@ -82,7 +86,9 @@ def _choose_to_resume(run: str | None, directory: Path | None) -> RunDirectory:
     if run is not None and run != found:
         raise ConfigurationError(f"{path} holds run {found}, not {run}")
     if not resumable_files(RunFiles(path).checkpoints):
-        raise ConfigurationError(f"{path} holds no checkpoint to resume from")
+        raise ConfigurationError(
+            f"{path} holds no checkpoint to resume from: --resume auto begins such a run anew"
+        )
     return RunDirectory(found, path)
 
 
@@ -94,7 +100,7 @@ def check(directory: RunDirectory, *, resume: bool, overwrite: bool) -> None:
     """
     path = directory.path
     try:
-        if resume or not path.exists() or all(child == directory.files.lock for child in path.iterdir()):
+        if resume or not path.exists() or _is_unused(directory.files):
             return
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -105,25 +111,44 @@ def check(directory: RunDirectory, *, resume: bool, overwrite: bool) -> None:
         raise ConfigurationError(f"{path} holds run {found}: pass --resume, --overwrite or another --run-dir")
 
 
-def claim(directory: RunDirectory) -> int:
+def _is_unused(files: RunFiles) -> bool:
+    """Empty, or with no more than a command writes that is killed while it begins: lock and configuration."""
+    children = set(files.path.iterdir())
+    begun = {files.lock, files.config, *(aside_of(file) for file in (files.config, files.identity))}
+    return not children or (files.lock in children and children <= begun)
+
+
+def claim(directory: RunDirectory, stop: StopRequest | None = None, held: int | None = None) -> int:
     """Create and lock the directory; returns the lock's file descriptor, to be kept open.
+
+    `held` is the descriptor where `hold` has locked it before.
 
     Raises:
         ConfigurationError: a living run uses it, or it cannot be written.
+        StoppedError: a stop was requested while the fleet of a killed command was ending.
     """
+    lock = held
     try:
         directory.path.mkdir(parents=True, exist_ok=True)
-        lock = os.open(directory.files.lock, os.O_RDWR | os.O_CREAT, 0o644)
+        if lock is None:
+            lock = take(directory.files.lock, stop or StopRequest())
     except OSError as error:
         raise _unwritable(directory.path, error) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise ConfigurationError(
-            f"{directory.path} is in use by a living run: stop that one, or choose another --run-dir"
-        ) from None
+    sign(lock, directory.run)
     return lock
+
+
+def hold(path: Path, stop: StopRequest) -> int | None:
+    """Lock a directory that a run has used before; None where it holds no lock. Nothing is written.
+
+    Raises:
+        ConfigurationError, StoppedError: as `claim` does.
+    """
+    file = RunFiles(path).lock
+    try:
+        return take(file, stop) if file.exists() else None
+    except OSError as error:
+        raise _unwritable(path, error) from error
 
 
 def prepare(directory: RunDirectory, config: RunConfig, *, resume: bool, sampling: str = "a fleet") -> None:

@@ -58,6 +58,11 @@ class Fleet:
         self._transport = SupervisorTransport(None, None, f"unix://{plan.control_socket}")
         self._proxy = xmlrpc.client.ServerProxy("http://127.0.0.1", transport=self._transport)
 
+    @property
+    def pid(self) -> int:
+        """Of supervisord."""
+        return self._process.pid
+
     @staticmethod
     def start(plan: FleetPlan, url: str, lock: int) -> "Fleet":
         """Write the configuration, start supervisord and wait until it answers.

@@ -4,18 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import matplotlib as mpl
-
-mpl.use("agg")
-
-import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.ticker import EngFormatter
-
 from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.protocol.report_fields import from_fields
 from dppo_redis.protocol.reports import UpdateRecord
 from dppo_redis.service.files import read_table
+from ops.screens.figure import Axes, EngFormatter, Figure
 
 Column = Callable[[UpdateRecord], float | None]
 Points = tuple[list[float], list[float]]
@@ -32,9 +25,8 @@ def plot_run(directory: Path, title: str, last: tuple[int, float] | None = None)
     evaluated = records
     if last is not None:
         evaluated = [*records, replace(records[-1], evaluation_steps=last[0], evaluation_return=last[1])]
-    figure, axes = plt.subplots(
-        2, 2, figsize=(11, 6.5), height_ratios=(3, 1), sharex="col", constrained_layout=True
-    )
+    figure = Figure(figsize=(11, 6.5), layout="constrained")
+    axes = figure.subplots(2, 2, height_ratios=(3, 1), sharex="col")
     figure.suptitle(title)
     columns: tuple[tuple[str, Column, Column], ...] = (  # label, x of an update, x of an evaluation
         ("environment steps", lambda record: record.env_steps, lambda record: record.evaluation_steps),
@@ -48,7 +40,6 @@ def plot_run(directory: Path, title: str, last: tuple[int, float] | None = None)
         axes[1, column].xaxis.set_major_formatter(EngFormatter(sep=""))
     curve = RunFiles(directory).curve
     figure.savefig(curve, dpi=110)
-    plt.close(figure)
     return curve
 
 

@@ -46,6 +46,7 @@ def _of_status(status: RunStatus, config: RunConfig, run_dir: Path, wall_s: floa
         version=keeper.version,
         return_mean=evaluation.return_mean if evaluation else None,
         return_episodes=evaluation.episodes if evaluation else 0,
+        evaluation=evaluation,
         target_step=status.control.target_step,
         train_return_mean=learner.return_mean,
         staleness=StalenessSummary(learner.staleness_mean, learner.staleness_max, config.staleness_limit),

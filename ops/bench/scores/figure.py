@@ -4,18 +4,12 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
-
-mpl.use("agg")
-
-import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.ticker import EngFormatter
 
 from ops.bench.scores.page import ROWS, Row
 from ops.bench.scores.records import MODES, Record, of
 from ops.commands.plot import Curve, mean_and_spread
+from ops.screens.figure import Axes, EngFormatter, Figure
 
 _COLUMNS = 4
 _COLOURS = {"serial": "tab:gray", "distributed": "tab:blue"}
@@ -25,9 +19,8 @@ def draw(records: Sequence[Record], file: Path) -> None:
     """Write the figure; environments without a record are left out."""
     rows = [row for row in ROWS if any(record.recipe == row.recipe for record in records)]
     height = max(1, math.ceil(len(rows) / _COLUMNS))
-    figure, grid = plt.subplots(
-        height, _COLUMNS, figsize=(13, 3.1 * height), squeeze=False, constrained_layout=True
-    )
+    figure = Figure(figsize=(13, 3.1 * height), layout="constrained")
+    grid = figure.subplots(height, _COLUMNS, squeeze=False)
     places = list(grid.flat)
     for axes, row in zip(places, rows, strict=False):
         _panel(axes, row, records)
@@ -40,7 +33,6 @@ def draw(records: Sequence[Record], file: Path) -> None:
     )
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=100)
-    plt.close(figure)
 
 
 def _panel(axes: Axes, row: Row, records: Sequence[Record]) -> None:

@@ -9,13 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
-
-mpl.use("agg")
-
-import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
 
 from dppo_redis.protocol.pacing import DISTRIBUTED_UPDATE_EPOCHS
 from ops.bench.runs import table
@@ -34,6 +28,7 @@ from ops.bench.staleness.trials import (
     Outcome,
     Trial,
 )
+from ops.screens.figure import Axes, Figure
 
 REPORT = "STALENESS.md"
 FIGURE = "figures/staleness.png"
@@ -184,7 +179,8 @@ def draw(results: Results, file: Path) -> None:
 
     Lines are means over seeds, bands go from the lowest to the highest.
     """
-    figure, axes = plt.subplots(2, 2, figsize=(12, 8.5), sharex=True, constrained_layout=True)
+    figure = Figure(figsize=(12, 8.5), layout="constrained")
+    axes = figure.subplots(2, 2, sharex=True)
     for each, (env_id, steps) in zip(axes[0], STEPS.items(), strict=True):
         each.set_title(f"{env_id}, {steps // 1000}k steps")
         for correction, style in STYLES.items():
@@ -206,7 +202,6 @@ def draw(results: Results, file: Path) -> None:
     for each in axes[1]:
         each.set_xlabel("age of the data when it is used (updates)")
     figure.savefig(file, dpi=110)
-    plt.close(figure)
 
 
 def _line(

@@ -1,5 +1,8 @@
 """A checkpoint is the whole learner, and there is always one that can be loaded."""
 
+import errno
+import os
+import stat
 import subprocess
 import sys
 from dataclasses import replace
@@ -452,3 +455,63 @@ class TestDisk:
         with pytest.raises(CheckpointError, match="cannot save"):
             make_checkpoints(tmp_path).save(make_trainer(), make_snapshot())
         assert names(tmp_path) == ["checkpoint-000000003.pt"]
+
+    def test_a_milestone_that_cannot_be_kept_does_not_keep_old_checkpoints_on_a_full_disk(
+        self, tmp_path: Path
+    ) -> None:
+        checkpoints, trainer = make_checkpoints(tmp_path, keep=1), make_trainer()
+        (tmp_path / f"milestone-{make_snapshot(2).progress.trained_steps:012d}.pt").mkdir()
+        checkpoints.save(trainer, make_snapshot(1))
+        with pytest.raises(CheckpointError, match="milestone"):
+            checkpoints.save(trainer, make_snapshot(2), milestone=True)
+        assert [file.name for file in checkpoints.files()] == ["checkpoint-000000002.pt"]
+
+
+def fsync_that_fails(monkeypatch: pytest.MonkeyPatch, number: int, *, directories_only: bool) -> None:
+    """As file systems have it that cannot flush."""
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if not directories_only or stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
+class TestFileSystemsThatCannotFlush:
+    @pytest.mark.parametrize(
+        ("number", "directories_only"),
+        [
+            (errno.EINVAL, True),
+            (errno.EIO, True),
+            (errno.EBADF, True),
+            (errno.EINVAL, False),
+            (errno.ENOSYS, False),
+        ],
+    )
+    def test_it_is_said_once_and_no_more_checkpoints_are_kept_than_asked_for(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        number: int,
+        directories_only: bool,
+    ) -> None:
+        fsync_that_fails(monkeypatch, number, directories_only=directories_only)
+        checkpoints, trainer = make_checkpoints(tmp_path, keep=2), make_trainer()
+        for update in range(1, 6):
+            checkpoints.save(trainer, make_snapshot(update), milestone=update == 3)
+        kept = ["checkpoint-000000005.pt", "checkpoint-000000004.pt"]
+        assert [file.name for file in checkpoints.files()] == kept
+        assert len([name for name in names(tmp_path) if name.startswith("milestone")]) == 1
+        assert [record.getMessage().count("cannot flush") for record in caplog.records] == [1]
+
+    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+    def test_a_disk_that_refuses_is_a_failure(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    ) -> None:
+        fsync_that_fails(monkeypatch, number, directories_only=False)
+        with pytest.raises(CheckpointError, match=os.strerror(number)):
+            make_checkpoints(tmp_path).save(make_trainer(), make_snapshot(1))
+        assert names(tmp_path) == []

@@ -23,6 +23,7 @@ from learner.goal import Finished
 from learner.metrics import MetricsFiles
 from learner.ppo.update import PpoUpdate
 from learner.progress import Progress
+from learner.status_report import status_of
 from learner.training import Trained, Training
 from tests.factories import make_config, make_model, make_ppo, make_rollout, make_spec
 
@@ -287,3 +288,50 @@ class TestClock:
         clock.go_on()
         move(9)
         assert (clock.read_s(), clock.has_begun) == (0.0, False)
+
+
+class TestTheLastSave:
+    @pytest.fixture(autouse=True)
+    def no_pauses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("learner.training._LAST_PAUSES_S", (0.0, 0.0))
+
+    def test_one_that_fails_is_tried_again_and_then_named_with_what_a_resumed_run_begins_with(
+        self, tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        training = make(tmp_path)
+        train(training)
+        training.save(snapshot_of(training))
+        train(training)
+        (tmp_path / "checkpoints").rename(tmp_path / "aside")
+        (tmp_path / "checkpoints").write_text("a file")
+        assert not training.save_last(lambda: training.save(snapshot_of(training)))
+        assert (training.saving.failures, "cannot save" in training.saving.error) == (3, True)
+        (text,) = training.warnings.texts
+        assert "cannot save" in text
+        assert "update 1" in text
+        assert "training goes on" not in caplog.text
+        assert status_of(training, "", "").save_error == training.saving.error
+
+    def test_one_that_works_in_the_end_leaves_no_warning(self, tmp_path: Path, make: Make) -> None:
+        training = make(tmp_path)
+        train(training)
+        (tmp_path / "checkpoints").write_text("a file")
+        tries = []
+
+        def write() -> None:
+            tries.append(1)
+            if len(tries) == 2:
+                (tmp_path / "checkpoints").unlink()
+            training.save(snapshot_of(training))
+
+        assert training.save_last(write)
+        assert (len(tries), training.warnings.texts, training.saving.error) == (2, (), "")
+
+
+def test_rows_that_could_not_be_written_are_a_warning(tmp_path: Path, make: Make) -> None:
+    training = make(tmp_path / "run")
+    training.metrics.close()
+    (tmp_path / "run" / "metrics.csv").unlink()
+    training.metrics._csv = Path("/dev/full").open("w", buffering=1)  # noqa: SIM115
+    training.record(train(training), env_steps=1, version=1)
+    assert "No space left" in training.warnings.texts[0]

@@ -13,7 +13,8 @@ from dppo_redis.protocol.run_plan import plan
 from dppo_redis.service.shutdown import StopRequest
 from ops.screens.curve import read_metrics
 from ops.screens.tables import make_console
-from ops.serial import PolicyHistory, make_serial
+from ops.serial import make_serial
+from ops.serial_sampling import PolicyHistory
 from tests.factories import make_config, make_policy, make_spec
 
 _CONFIG = make_config(

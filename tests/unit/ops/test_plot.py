@@ -73,12 +73,36 @@ def test_other_settings_are_lines_of_their_own_also_under_one_name(
     assert list(lines) == [f"same in {one}", f"same in {other}"]
 
 
-def test_runs_without_a_step_in_common_have_no_mean(tmp_path: Path) -> None:
+def test_runs_without_a_step_in_common_are_lines_of_their_own(tmp_path: Path) -> None:
     runs = [
         Path(make_run(tmp_path / f"run{i}", i, [10, 20], first_step=first)) for i, first in ((1, 0), (2, 900))
     ]
-    with pytest.raises(ConfigurationError, match="no step in common"):
-        read_lines(runs)
+    assert {label: len(curves) for label, curves in read_lines(runs).items()} == {"run1": 1, "run2": 1}
+
+
+def test_what_is_no_run_or_too_young_is_named_and_the_rest_is_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = make_run(tmp_path / "good", 1, [10, 20])
+    young, begun = make_run(tmp_path / "young", 2, []), make_run(tmp_path / "begun", 3, [1])
+    (tmp_path / "begun" / "metrics.csv").unlink()  # killed before its first update
+    (tmp_path / "curves.png").write_bytes(PNG)
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "run.json").write_text("{")
+    others = [young, begun, *(str(tmp_path / name) for name in ("curves.png", "damaged", "gone"))]
+    output = tmp_path / "out.png"
+    assert main([*others, good, "--output", str(output)]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [path in line for path, line in zip(others, lines, strict=True)] == [True] * 5
+    assert output.read_bytes().startswith(PNG)
+
+
+def test_where_nothing_is_left_to_draw_nothing_is_written(tmp_path: Path) -> None:
+    (tmp_path / "curves.png").write_bytes(PNG)
+    young = make_run(tmp_path / "young", 2, [])
+    with pytest.raises(ConfigurationError, match="none of these 2 can be drawn"):
+        main([young, str(tmp_path / "curves.png"), "--output", str(tmp_path / "out.png")])
+    assert not (tmp_path / "out.png").exists()
 
 
 @pytest.mark.parametrize("name", ["curves", "curves.xyz"])

@@ -94,6 +94,8 @@ def test_a_run_goes_on_where_only_its_evaluations_fail(
     serial.close()
     summary = serial.summary(wall_s=1.0)
     assert (summary.reason, summary.updates, summary.return_mean) == ("env_steps", 2, None)
+    assert summary.evaluation is None
+    assert "the last evaluation failed: step raised RuntimeError" in summary.warnings[0]
     assert "no evaluation: step raised RuntimeError: the simulator lost its licence" in caplog.text
 
 

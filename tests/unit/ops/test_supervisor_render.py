@@ -131,6 +131,7 @@ class TestSupervision:
             assert found[name].autorestart is RestartWhenExitUnexpected
             assert found[name].exitcodes == [
                 ExitStatus.DONE,
+                ExitStatus.IO_ERROR,
                 ExitStatus.CONFIGURATION,
                 ExitStatus.GAVE_UP,
             ]

@@ -31,6 +31,7 @@ from dppo_redis.protocol.reports import (
     Evaluation,
     KeeperStatus,
     LearnerStatus,
+    RunSummary,
     StalenessSummary,
     UpdateRecord,
 )
@@ -53,9 +54,9 @@ class TestFields:
     def test_the_status_hash_has_these_fields_in_this_order(self) -> None:
         fields = to_fields(nothing(LearnerStatus), nothing(KeeperStatus))
         assert " ".join(fields) == (
-            "state alarm dropped_by_actor update trained_steps budget_steps target_return train_s "
+            "state alarm warnings dropped_by_actor update trained_steps budget_steps target_return train_s "
             "steps_per_s return_mean episodes staleness_mean staleness_max staleness_limit "
-            "learner_wait_share checkpoint_update checkpoint_time save_failures device "
+            "learner_wait_share checkpoint_update checkpoint_time save_failures save_error device "
             "trained stale duplicate refused lost env_steps epoch version learner actors actor_wait_share "
             "backlog_high entries_added backlog imbalance stream_bytes valve_bytes time"
         )
@@ -139,7 +140,7 @@ class TestSummary:
     def test_a_serial_run_has_no_values_of_a_fleet_and_a_fleet_has_them_in_this_order(self) -> None:
         assert " ".join(to_json(make_summary(refused=0))) == (
             "reason env_steps trained_steps wall_s train_s steps_per_s updates return_mean return_episodes "
-            "target_step train_return_mean refused run_dir"
+            "evaluation target_step train_return_mean refused warnings run_dir"
         )
         fleet = to_json(
             make_summary(
@@ -152,7 +153,8 @@ class TestSummary:
         )
         assert " ".join(fleet) == (
             "reason env_steps trained_steps wall_s train_s steps_per_s updates version return_mean "
-            "return_episodes target_step train_return_mean staleness ledger actors actor_wait_share run_dir"
+            "return_episodes evaluation target_step train_return_mean staleness ledger actors "
+            "actor_wait_share warnings run_dir"
         )
         assert fleet["staleness"] == {"mean": 0.5, "max": 1, "limit": 4}
         assert (
@@ -160,6 +162,17 @@ class TestSummary:
             == "entries_added trained stale duplicate refused lost backlog imbalance"
         )
         assert (fleet["actor_wait_share"], fleet["target_step"]) == (0.1235, None)
+
+    def test_it_is_read_back_also_where_an_earlier_release_wrote_less(self) -> None:
+        summary = make_summary(
+            return_mean=21.5, evaluation=EVALUATION, staleness=StalenessSummary(0.5, 1, 4), warnings=("full",)
+        )
+        assert from_json(RunSummary, json.dumps(to_json(summary))) == summary
+        values = to_json(make_summary())
+        del values["evaluation"], values["warnings"]
+        assert from_json(RunSummary, json.dumps(values)) == make_summary()
+        with pytest.raises(ValueError, match="RunSummary"):
+            from_json(RunSummary, json.dumps({**values, "updates": None}))
 
 
 # Each field is declared once

@@ -132,4 +132,4 @@ def test_the_command_line_wins_over_the_file_it_names(tmp_path: Path) -> None:
 def test_a_resumed_run_is_read_from_its_directory(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('env_id = "CartPole-v1"\nseed = 8\n')
     options = read_options(TrainOptions, [f"--run_dir={tmp_path}", "--resume"], "dppo-redis train")
-    assert (options.config.seed, options.resume, options.run_dir) == (8, True, tmp_path)
+    assert (options.config.seed, options.resume, options.run_dir) == (8, "last", tmp_path)

@@ -187,3 +187,59 @@ class TestRoles:
             f"{CREDENTIALS_VARIABLE}={directory} ",
             "REDISCLI_AUTH=... ",
         )
+
+
+class TestWhatEditorsAndShellsAdd:
+    @pytest.mark.parametrize("content", [f"\ufeff{SECRET}\n", f"{SECRET}\r\n", f"\ufeff{SECRET}\r\n\r\n"])
+    def test_a_mark_and_line_ends_are_not_part_of_a_password(self, password_file: Path, content: str) -> None:
+        password_file.write_bytes(content.encode())
+        assert read_address(find_url("redis://here")) == read_address(f"redis://:{SECRET}@here")
+
+    @pytest.mark.parametrize(
+        ("content", "mistake"),
+        [
+            (f"{SECRET}\r\nsecond\r\n", "more than one line"),
+            ("\n", "is empty"),
+            ("", "is empty"),
+        ],
+    )
+    def test_what_cannot_be_meant_is_named_without_the_secret(
+        self, password_file: Path, content: str, mistake: str
+    ) -> None:
+        password_file.write_bytes(content.encode())
+        with pytest.raises(ConfigurationError, match=mistake) as caught:
+            find_url("redis://here")
+        assert SECRET not in str(caught.value)
+        assert str(password_file) in str(caught.value)
+
+    @pytest.mark.parametrize("password", [f"{SECRET} ", f"\t{SECRET}"])
+    def test_a_blank_at_an_end_is_part_of_a_password_and_named(
+        self, password_file: Path, password: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        password_file.write_text(f"{password}\n")
+        assert read_address(find_url("redis://here")).options["password"] == password
+        assert f"the password file {password_file} begins or ends with a blank" in caplog.text
+        assert SECRET not in caplog.text
+
+    def test_a_password_in_utf_16_is_refused_by_name(self, password_file: Path) -> None:
+        password_file.write_bytes(SECRET.encode("utf-16"))
+        with pytest.raises(ConfigurationError, match="UTF-16"):
+            find_url("redis://here")
+
+    @pytest.mark.parametrize(
+        "content", ["\ufeffredis://here\r\n", "redis://here \n", " redis://here", "redis://here\n\n"]
+    )
+    def test_the_url_in_a_file_is_what_is_left_without_blanks(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+    ) -> None:
+        file = tmp_path / "url"
+        file.write_bytes(content.encode())
+        file.chmod(0o600)
+        monkeypatch.setenv(URL_FILE_VARIABLE, str(file))
+        assert find_url(None) == "redis://here"
+
+    def test_blanks_around_the_url_in_the_environment_are_left_out(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(URL_VARIABLE, "redis://here\r\n")
+        assert find_url(None) == "redis://here"

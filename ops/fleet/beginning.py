@@ -1,0 +1,98 @@
+"""Where a command begins: with a new run, with the last checkpoint of one, or after its end.
+
+`--resume` says that there is a run to go on with. `--resume auto` takes what it finds, so that one line
+serves the first start and every one after a preemption. Nothing is written here.
+"""
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from dppo_redis.artefacts.run_files import RunFiles, resumable_files
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.protocol.config import RunConfig
+from dppo_redis.protocol.report_fields import from_json
+from dppo_redis.protocol.reports import RunSummary
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.keys import check_run_name
+from ops.fleet.run_directory import RUNS, RunDirectory, choose, hold, run_in, stable_run_name
+from ops.fleet.run_lock import read_holder
+from ops.options import SerialOptions, TrainOptions, read_options, read_options_of_run
+
+T = TypeVar("T", TrainOptions, SerialOptions)
+_log = logging.getLogger("dppo")
+
+
+@dataclass(frozen=True)
+class Beginning(Generic[T]):
+    """What a command line comes to, here and now."""
+
+    options: T  # `resume` and `overwrite` are decided
+    directory: RunDirectory
+    lock: int | None  # of the directory, where it was there already
+    summary: RunSummary | None = None  # the run is finished: there is nothing to train
+
+
+def find_beginning(kind: type[T], argv: Sequence[str] | None, prog: str, stop: StopRequest) -> Beginning[T]:
+    """Read the command line, wait until the directory that it names is free, and see what is in it.
+
+    Raises:
+        ConfigurationError: a bad option, nothing to resume, or a directory that is in use.
+        StoppedError: a stop was requested meanwhile.
+    """
+    options = read_options(kind, argv, prog)
+    name = options.run
+    if options.resume == "auto" and name is None:
+        name = stable_run_name(options.config) + ("-serial" if isinstance(options, SerialOptions) else "")
+    lock = None
+    if options.resume and (options.run_dir or name):
+        lock = hold((options.run_dir or RUNS / check_run_name(name or "")).absolute(), stop)
+    try:
+        if options.resume == "auto":
+            return _find_automatically(options, argv, prog, str(name), lock)
+        directory = choose(options.config, options.run, options.run_dir, bool(options.resume))
+    except ConfigurationError:
+        if lock is not None:
+            os.close(lock)
+        raise
+    return Beginning(options, directory, lock)
+
+
+def _find_automatically(
+    options: T, argv: Sequence[str] | None, prog: str, name: str, lock: int | None
+) -> Beginning[T]:
+    path = (options.run_dir or RUNS / name).absolute()
+    files = RunFiles(path)
+    found = run_in(path)
+    if found is not None and options.run not in (None, found):
+        raise ConfigurationError(f"{path} holds run {found}, not {options.run}")
+    if found is not None and resumable_files(files.checkpoints):
+        going_on = read_options_of_run(type(options), argv, prog, files.config)
+        directory = RunDirectory(found, path)
+        summary = _of_finished(files, going_on.config)
+        if summary is None:
+            _log.info("run %s in %s goes on", found, path)
+        return Beginning(replace(going_on, resume="last"), directory, lock, summary)
+    holder = read_holder(files.lock)
+    earlier = found or (None if holder is None else holder.run)  # killed before it had a checkpoint
+    directory = RunDirectory(check_run_name(options.run or earlier or name), path)
+    if earlier is not None:
+        _log.info("run %s in %s was started before, and has no checkpoint: it begins anew", earlier, path)
+    is_ours = earlier == directory.run
+    return Beginning(replace(options, resume="", overwrite=is_ours), directory, lock)
+
+
+def _of_finished(files: RunFiles, config: RunConfig) -> RunSummary | None:
+    """The summary of a run that has reached its goal, also that of `config`; else None."""
+    try:
+        summary = from_json(RunSummary, files.summary.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if summary.reason == "env_steps":
+        return summary if summary.trained_steps >= config.env_steps else None
+    if summary.reason == "target" and config.target_return is not None:
+        reached = summary.return_mean if config.target_on == "eval" else summary.train_return_mean
+        return summary if reached is not None and reached >= config.target_return else None
+    return None

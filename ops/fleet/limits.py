@@ -1,0 +1,87 @@
+"""What a fleet needs of this machine's limits: open files in one process, and processes of one user.
+
+Asked before anything is written: supervisord would say it in words of its own, and a service that lacks a
+file or a thread fails later, in any place.
+"""
+
+import contextlib
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.protocol.config import RunConfig
+
+# Measured with a fleet of three actors, and rounded up; the environments' own come on top.
+_FILES_OF_A_SERVICE = 64
+_FILES_OF_THE_SERVER = 64  # its own, and those it sets aside
+_CONNECTIONS_OF_AN_ACTOR = 3
+_OTHER_CONNECTIONS = 16
+_FILES_FOR_A_CHILD = 4  # of supervisord: pipes and log
+_FILES_FOR_AN_ENVIRONMENT = 4  # in a process of its own: pipes
+_TASKS_OF_THE_REST = 24  # command, supervisord, server, learner and evaluator, their threads included
+_TASKS_OF_AN_ACTOR = 3
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Of a fleet on this machine."""
+
+    files: int  # open in the process that has most
+    tasks: int  # processes and threads
+
+
+def needs_of(config: RunConfig, *, has_server: bool) -> Needs:
+    """The least that the fleet of a run can work with; `has_server`: the embedded one."""
+    apart = config.envs_per_actor if config.vectorization == "async" else 0
+    services = config.actors + 3
+    server = _FILES_OF_THE_SERVER + _OTHER_CONNECTIONS + _CONNECTIONS_OF_AN_ACTOR * config.actors
+    files = max(
+        _FILES_OF_A_SERVICE + _FILES_FOR_AN_ENVIRONMENT * apart,
+        _FILES_OF_A_SERVICE + _FILES_FOR_A_CHILD * services,
+        server if has_server else 0,
+    )
+    return Needs(files, _TASKS_OF_THE_REST + config.actors * (_TASKS_OF_AN_ACTOR + apart))
+
+
+def check_limits(needs: Needs) -> None:
+    """Raise this process's own limits as far as the fleet needs and may; its services inherit them.
+
+    Raises:
+        ConfigurationError: they are too low, with what is needed and what there is.
+    """
+    said = f"this fleet needs {needs.files} open files in a process and {needs.tasks} processes and threads"
+    remedy = "raise the limit, or start fewer actors or environments"
+    most = _make_room(resource.RLIMIT_NOFILE, needs.files)
+    if most is not None:
+        raise ConfigurationError(f"{said}, and {most} open files are allowed (ulimit -n): {remedy}")
+    if os.geteuid() == 0:
+        return  # the system does not count root's processes
+    others = _tasks_of_this_user()
+    most = _make_room(resource.RLIMIT_NPROC, needs.tasks + others)
+    if most is not None:
+        raise ConfigurationError(
+            f"{said}, and {most} of these are allowed (ulimit -u), of which this user has {others}: {remedy}"
+        )
+
+
+def _make_room(limit: int, needed: int) -> int | None:
+    """Raise a limit to what is needed; where that may not be, the most there may be."""
+    soft, hard = resource.getrlimit(limit)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return None
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        return hard
+    resource.setrlimit(limit, (needed, hard))
+    return None
+
+
+def _tasks_of_this_user() -> int:
+    """Processes and threads, as the limit counts them; 0 where the system does not show them."""
+    count = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if process.stat().st_uid == os.getuid():
+                count += sum(1 for _ in (process / "task").iterdir())
+    return count

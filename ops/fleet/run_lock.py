@@ -1,0 +1,166 @@
+"""The lock of a run's directory: one command at a time trains into it.
+
+flock says that somebody holds it, the file's text who: a command that lives is named at once, the fleet of
+one that was killed is waited for. Where the file system keeps no locks, the text alone decides.
+"""
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import socket
+import time
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+
+from dppo_redis.errors import ConfigurationError, StoppedError
+from dppo_redis.service.shutdown import StopRequest, is_alive
+
+_WAIT_S = 30.0
+_LEAVING_WAIT_S = 90.0  # longer than supervisord waits for all its services
+_POLL_S = 0.2
+_TAKEN = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES)
+_log = logging.getLogger("dppo")
+
+
+class Life(Enum):
+    """What is known of a holder."""
+
+    COMMAND = "its command lives"
+    FLEET = "its command is gone, its fleet is not"
+    NONE = "all of it is gone"
+    UNKNOWN = "nobody knows: it is of another machine, or of an earlier release"
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of this machine, and not a later one of the same number."""
+
+    pid: int
+    started: str
+
+    @staticmethod
+    def of(pid: int) -> "Process":
+        return Process(pid, _started(pid))
+
+    @property
+    def lives(self) -> bool:
+        return is_alive(self.pid) and _started(self.pid) == self.started != _ENDED
+
+
+@dataclass(frozen=True)
+class Holder:
+    """What the file says of who took the lock last."""
+
+    run: str
+    host: str
+    command: Process
+    fleet: Process | None
+
+    def life(self) -> Life:
+        if self.host != socket.gethostname():
+            return Life.UNKNOWN
+        if self.command.lives:
+            return Life.COMMAND
+        return Life.FLEET if self.fleet is not None and self.fleet.lives else Life.NONE
+
+
+_ENDED = "ended"  # a zombie: only its parent has not looked yet
+
+
+def _started(pid: int) -> str:
+    """When a process began, in the machine's ticks; empty where the system does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return _ENDED if fields[0] in ("Z", "X") else fields[19]
+
+
+def read_holder(file: Path) -> Holder | None:
+    """Who took the lock last; None where nobody has, or it is not readable."""
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        fleet = values["fleet"]
+        return Holder(
+            str(values["run"]),
+            str(values["host"]),
+            Process(**values["command"]),
+            None if fleet is None else Process(**fleet),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def sign(lock: int, run: str, fleet_pid: int | None = None) -> None:
+    """Write into the lock's file who holds it; a full disk leaves it unsaid."""
+    fleet = None if fleet_pid is None else Process.of(fleet_pid)
+    holder = Holder(run, socket.gethostname(), Process.of(os.getpid()), fleet)
+    try:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, json.dumps(asdict(holder)).encode(), 0)
+    except OSError as error:
+        _log.warning("the lock does not say who holds it: %s", error)
+
+
+def take(file: Path, stop: StopRequest) -> int:
+    """Lock `file`, made where it is missing, and return its descriptor, to be kept open.
+
+    Raises:
+        ConfigurationError: a living command holds it, or its fleet does not end.
+        OSError: it cannot be opened.
+        StoppedError: a stop was requested meanwhile.
+    """
+    lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        _wait(lock, file, stop)
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _wait(lock: int, file: Path, stop: StopRequest) -> None:
+    began = time.monotonic()
+    is_told = False
+    while True:
+        unable = _try(lock)
+        if unable is None:
+            return
+        holder = read_holder(file)
+        life = Life.UNKNOWN if holder is None else holder.life()
+        is_locked = unable.errno in _TAKEN
+        if not is_locked and life in (Life.NONE, Life.UNKNOWN):
+            _log.warning(
+                "%s: this file system keeps no locks (%s): nothing keeps a second command out of it",
+                file.parent,
+                unable.strerror,
+            )
+            return
+        longest_s = _LEAVING_WAIT_S if life is Life.FLEET else _WAIT_S
+        if life is Life.COMMAND or time.monotonic() - began > longest_s:
+            raise _in_use(file.parent, holder)
+        if not is_told:
+            is_told = True
+            _log.info("%s is still in use, by a fleet that seems to be ending: waiting for it", file.parent)
+        stop.sleep(_POLL_S)
+        if stop.requested:
+            raise StoppedError(f"stopped while waiting for {file.parent}")
+
+
+def _try(lock: int) -> OSError | None:
+    """Lock it if that can be done now, else why not."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error
+    return None
+
+
+def _in_use(directory: Path, holder: Holder | None) -> ConfigurationError:
+    who = "" if holder is None else f", process {holder.command.pid} on {holder.host}"
+    return ConfigurationError(
+        f"{directory} is in use by a living run{who}: stop that one, or choose another --run-dir"
+    )

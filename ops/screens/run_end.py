@@ -1,0 +1,72 @@
+"""The end of a command that trained: its last files, its last words and its exit status. No Redis."""
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from dppo_redis.artefacts.run_files import RunFiles, checkpoint_files, number_of
+from dppo_redis.errors import ExitStatus
+from dppo_redis.protocol.report_fields import to_json
+from dppo_redis.protocol.reports import RunSummary
+from dppo_redis.service.plugins import first_line
+from dppo_redis.service.shutdown import StopRequest
+from ops.fleet.run_directory import RunDirectory, write_summary
+from ops.screens.tables import make_console, progress_stream, summary_table
+
+UNSAVED = "unsaved"
+_log = logging.getLogger("dppo")
+
+
+def warned(summary: RunSummary, text: str) -> RunSummary:
+    """The summary with one warning more, which goes to the log, too."""
+    _log.error("%s", text)
+    return replace(summary, warnings=(*summary.warnings, text))
+
+
+def with_save_checked(summary: RunSummary, directory: RunDirectory) -> RunSummary:
+    """The summary, with the reason `unsaved` where the disk does not hold what the run came to."""
+    saved = (file for file in checkpoint_files(directory.files.checkpoints) if file.is_file())
+    newest = max(map(number_of, saved), default=-1)
+    if summary.reason == "failed" or newest >= summary.updates or summary.updates == 0:
+        return summary
+    begins = f"with update {newest}" if newest >= 0 else "anew"
+    text = f"what was learnt until update {summary.updates} is not saved: a resumed run begins {begins}"
+    return replace(warned(summary, text), reason=UNSAVED)
+
+
+def keep(directory: RunDirectory, summary: RunSummary) -> RunSummary:
+    """Draw the curve and write the summary; what cannot be done is a warning in the one returned."""
+    evaluation = summary.evaluation
+    last = None if evaluation is None else (evaluation.env_steps, evaluation.return_mean)
+
+    def draw() -> None:
+        from ops.screens.curve import plot_run  # half a second of import that no start need wait for
+
+        plot_run(directory.path, directory.run, last)
+
+    summary = _tried(summary, RunFiles(directory.path).curve.name, draw)
+    kept = summary
+    return _tried(summary, directory.files.summary.name, lambda: write_summary(directory.path, kept))
+
+
+def _tried(summary: RunSummary, what: str, action: Callable[[], None]) -> RunSummary:
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001 whatever it is: the run is over, and it was trained
+        return warned(summary, f"no {what}: {type(error).__name__}: {first_line(error)}")
+    return summary
+
+
+def tell_again(directory: RunDirectory, summary: RunSummary, *, as_json: bool) -> ExitStatus:
+    """The last words of a run that was finished before."""
+    _log.info("run %s is finished; another --run, or a larger --env-steps, trains", directory.run)
+    make_console(progress_stream(as_json)).print(summary_table(summary))
+    if as_json:
+        print(json.dumps(to_json(summary)), flush=True)
+    return ExitStatus.DONE
+
+
+def status_of_end(summary: RunSummary, stop: StopRequest) -> ExitStatus:
+    """What the command answers to its shell."""
+    return ExitStatus.IO_ERROR if summary.reason == UNSAVED else stop.exit_status

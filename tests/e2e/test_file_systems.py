@@ -1,0 +1,125 @@
+"""Runs on file systems that cannot lock and flush, on a full disk, and under low limits."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dppo_redis.errors import ExitStatus
+from tests.e2e.support import ROOT, SLOW, Command, assert_nothing_left
+
+_NETWORK_FILE_SYSTEM = """
+import errno, fcntl, os, stat
+
+def no_locks(*_):
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+def no_flush_of_directories(descriptor, fsync=os.fsync):
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    fsync(descriptor)
+
+fcntl.flock, os.fsync = no_locks, no_flush_of_directories
+"""
+
+
+def _limited(limit: str, most: int) -> tuple[str, str]:
+    """A program that becomes `dppo-redis` under a limit."""
+    code = (
+        f"import os, resource, sys; resource.setrlimit(resource.{limit}, ({most}, {most})); "
+        "os.execv(sys.executable, [sys.executable, '-m', 'ops', *sys.argv[1:]])"
+    )
+    return "-c", code
+
+
+def test_where_nothing_can_be_locked_or_flushed_and_few_files_be_open_that_is_said_once_and_a_run_completes(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_NETWORK_FILE_SYSTEM)
+    line = ["train", *SLOW, "--env-steps", "1000", "--run-dir", "run", "--checkpoint.keep", "2", "--json"]
+    environment = {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
+    with Command(
+        *line, cwd=tmp_path, environment=environment, program=_limited("RLIMIT_NOFILE", 200)
+    ) as command:
+        command.said("training: ", 60)
+        with Command(*line, "--overwrite", cwd=tmp_path, environment=environment) as second:
+            assert second.wait(30) == ExitStatus.CONFIGURATION
+            assert "in use by a living run" in second.err
+        assert command.wait(60) == ExitStatus.DONE, command.err
+        assert command.summary()["warnings"] == []
+        assert command.err.count("keeps no locks") == 1
+        assert_nothing_left(command)
+    log = (tmp_path / "run" / "logs" / "learner.log").read_text()
+    assert (log.count("cannot flush"), "ERROR" in log) == (1, False)
+    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 2
+
+
+def test_too_few_open_files_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    line = ["train", "CartPole-v1", "--run-dir", "run", "--actors", "20"]
+    with Command(*line, cwd=tmp_path, program=_limited("RLIMIT_NOFILE", 100)) as command:
+        assert command.wait(30) == ExitStatus.CONFIGURATION, command.err
+        (line_of_error,) = command.error_lines
+    assert "this fleet needs " in line_of_error
+    assert "and 100 open files are allowed (ulimit -n)" in line_of_error
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of two megabytes."""
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        pytest.skip(f"mounting a tmpfs is not allowed here: {answer.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.mark.privileged
+def test_a_disk_that_is_full_at_the_end_is_told_and_the_run_goes_on_once_there_is_room(
+    small_disk: Path,
+) -> None:
+    line = ["train", *SLOW, "--env-steps", "2000", "--run-dir", "run", "--resume", "auto", "--json"]
+    ballast = small_disk / "ballast"
+    with Command(*line, cwd=small_disk) as command:
+        command.said("training: ", 60)
+        with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        assert command.wait(60) == ExitStatus.IO_ERROR, command.err
+        summary = command.summary()
+        assert_nothing_left(command)
+    assert summary["reason"] == "unsaved"
+    assert any("No space left on device" in text for text in summary["warnings"])
+    ballast.unlink()
+    with Command(*line, cwd=small_disk) as command:
+        assert command.wait(60) == ExitStatus.DONE, command.err
+        assert command.summary()["reason"] == "env_steps"
+    assert "resuming at update" in (small_disk / "run" / "logs" / "learner.log").read_text()
+
+
+@pytest.mark.privileged
+def test_too_few_processes_are_refused_for_a_user_that_the_limit_binds() -> None:
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("becoming another user needs root and setpriv")
+    code = (
+        "import resource; from ops.fleet.limits import Needs, check_limits; "
+        "resource.setrlimit(resource.RLIMIT_NPROC, (20, 20)); check_limits(Needs(64, 60))"
+    )
+    answer = subprocess.run(
+        ["setpriv", "--reuid", "65534", "--clear-groups", sys.executable, "-c", code],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "PermissionError" in answer.stderr or "ModuleNotFoundError" in answer.stderr:
+        pytest.skip("another user cannot read this checkout")
+    assert "60 processes and threads, and 20 of these are allowed (ulimit -u)" in answer.stderr

@@ -1,0 +1,65 @@
+"""A last save that fails is told, with a status of its own; a figure that fails decides nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from dppo_redis.errors import ExitStatus
+from dppo_redis.service.files import read_table
+from tests.conftest import wait_until
+from tests.e2e.support import SLOW, Command, assert_nothing_left
+
+# What a notebook leaves to the commands that are started in it.
+_NOTEBOOK = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+_NONSENSE = {"MPLBACKEND": "no backend at all"}
+
+
+def _in_the_way(checkpoints: Path) -> None:
+    """No checkpoint can be written from now on; what is there is kept aside."""
+    if checkpoints.exists():
+        checkpoints.rename(checkpoints.with_name("aside"))
+    checkpoints.write_text("a file")
+
+
+def _out_of_the_way(checkpoints: Path) -> None:
+    checkpoints.unlink()
+    if checkpoints.with_name("aside").exists():
+        checkpoints.with_name("aside").rename(checkpoints)
+
+
+@pytest.mark.parametrize(("program", "begun"), [("serial", "steps, "), ("train", "training: ")])
+def test_a_last_checkpoint_that_cannot_be_saved_is_told_and_a_resumed_run_begins_with_the_one_before(
+    tmp_path: Path, program: str, begun: str
+) -> None:
+    line = [program, *SLOW, "--env-steps", "1200", "--run-dir", "run", "--resume", "auto", "--json"]
+    checkpoints, curve = tmp_path / "run" / "checkpoints", tmp_path / "run" / "curve.png"
+    with Command(*line, cwd=tmp_path, environment=_NOTEBOOK) as command:
+        command.said(begun, 60)
+        wait_until(lambda: any(checkpoints.glob("*.pt")), 30, "there is a checkpoint")
+        _in_the_way(checkpoints)
+        assert command.wait(60) == ExitStatus.IO_ERROR, command.err
+        summary = command.summary()
+        assert_nothing_left(command)
+        assert command.err.count("unsaved") >= 1  # in the table
+        assert "Traceback" not in command.err
+        log = command.err if program == "serial" else (tmp_path / "run/logs/learner.log").read_text()
+    assert summary["reason"] == "unsaved"
+    warnings = " / ".join(summary["warnings"])
+    assert "cannot save" in warnings
+    assert f"until update {summary['updates']} is not saved" in warnings
+    assert curve.exists()
+    assert log.count("the run is over, trying again") == 3
+    assert log.count("it was the last try") == 1
+    assert "training goes on" not in log.partition("the run is over")[2]
+    if program == "train":
+        assert "learner (exit status 74; expected)" in (tmp_path / "run/logs/supervisord.log").read_text()
+    _out_of_the_way(checkpoints)
+    curve.unlink()
+    curve.mkdir()  # no figure can be written
+    with Command(*line, cwd=tmp_path, environment=_NONSENSE) as command:
+        assert command.wait(60) == ExitStatus.DONE, command.err
+        again = command.summary()
+    assert again["reason"] == "env_steps"
+    assert any(text.startswith("no curve.png: IsADirectoryError") for text in again["warnings"])
+    rows = read_table(tmp_path / "run" / "metrics.csv")
+    assert [int(row["update"]) for row in rows] == list(range(1, again["updates"] + 1))

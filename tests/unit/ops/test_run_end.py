@@ -1,0 +1,98 @@
+"""The last files of a run: what cannot be written is a warning and decides nothing."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dppo_redis.artefacts.run_files import checkpoint_name
+from dppo_redis.errors import ExitStatus
+from dppo_redis.protocol.report_fields import from_json
+from dppo_redis.protocol.reports import RunSummary
+from dppo_redis.service.shutdown import StopRequest
+from ops.fleet.run_directory import RunDirectory
+from ops.screens.run_end import keep, status_of_end, with_save_checked
+from tests.factories import make_summary
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    return RunDirectory("mine", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), ValueError("two\nlines"), MemoryError()]
+)
+def test_a_figure_that_fails_for_any_reason_is_a_warning_in_the_summary_that_is_kept(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("ops.screens.curve.plot_run", fail)
+    summary = keep(directory, make_summary())
+    (warning,) = summary.warnings
+    assert warning.startswith(f"no curve.png: {type(error).__name__}: ")
+    assert "\n" not in warning
+    assert from_json(RunSummary, directory.files.summary.read_text()) == summary
+    assert status_of_end(summary, StopRequest()) is ExitStatus.DONE
+
+
+def test_a_summary_that_cannot_be_kept_is_a_warning_in_the_one_that_is_shown(directory: RunDirectory) -> None:
+    directory.files.summary.mkdir()
+    assert keep(directory, make_summary()).warnings[0].startswith("no summary.json: IsADirectoryError")
+
+
+@pytest.mark.parametrize(
+    ("saved", "updates", "reason"),
+    [
+        ([], 0, "stopped"),  # stopped before the first update
+        ([], 3, "unsaved"),
+        ([0, 2], 3, "unsaved"),
+        ([0, 3], 3, "stopped"),
+        ([4], 3, "stopped"),  # the status was one update behind
+    ],
+)
+def test_a_run_is_unsaved_where_the_disk_does_not_hold_its_last_update(
+    directory: RunDirectory, saved: list[int], updates: int, reason: str
+) -> None:
+    directory.files.checkpoints.mkdir()
+    for update in saved:
+        (directory.files.checkpoints / checkpoint_name(update)).write_bytes(b"")
+    summary = with_save_checked(make_summary(updates=updates), directory)
+    assert summary.reason == reason
+    assert len(summary.warnings) == (reason == "unsaved")
+    expected = ExitStatus.IO_ERROR if reason == "unsaved" else ExitStatus.DONE
+    assert status_of_end(summary, StopRequest()) is expected
+
+
+def test_a_run_that_failed_stays_a_failed_one(directory: RunDirectory) -> None:
+    assert with_save_checked(make_summary(reason="failed", updates=3), directory).reason == "failed"
+
+
+@pytest.mark.parametrize(
+    "backend", ["module://matplotlib_inline.backend_inline", "inline", "nonsense", "TkAgg", "", None]
+)
+def test_the_backend_of_the_environment_is_of_no_concern_and_stays_for_others(
+    tmp_path: Path, backend: str | None
+) -> None:
+    program = (
+        "import os; from ops.screens.figure import Figure\n"
+        "figure = Figure(); figure.subplots().plot([1, 2]); figure.savefig('x.png')\n"
+        "print(os.environ.get('MPLBACKEND'))"
+    )
+    inherited = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
+    chosen = {} if backend is None else {"MPLBACKEND": backend}
+    path = str(Path(__file__).parents[3])
+    answer = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**inherited, **chosen, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (answer.returncode, answer.stdout) == (0, f"{backend}\n"), answer.stderr
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,129 @@
+"""Who holds a run's directory, and who waits for whom."""
+
+import errno
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dppo_redis.errors import ConfigurationError, StoppedError
+from dppo_redis.service.shutdown import StopRequest
+from ops.fleet import run_lock
+from ops.fleet.run_lock import Holder, Life, Process, read_holder, sign, take
+
+OWN = Process.of(os.getpid())
+GONE = Process(OWN.pid, "1")  # its number belongs to another process by now
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def holder(command: Process, fleet: Process | None = None, host: str | None = None) -> Holder:
+    return Holder("run", host or socket.gethostname(), command, fleet)
+
+
+class TestLife:
+    def test_a_number_that_another_process_has_by_now_is_not_the_holder(self) -> None:
+        assert holder(OWN).life() is Life.COMMAND
+        assert holder(GONE).life() is Life.NONE
+        assert holder(GONE, fleet=OWN).life() is Life.FLEET
+        assert holder(OWN, host="elsewhere").life() is Life.UNKNOWN
+
+    def test_a_zombie_is_gone(self, sleeper: subprocess.Popen[bytes]) -> None:
+        process = Process.of(sleeper.pid)
+        assert process.lives
+        sleeper.kill()
+        os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
+        assert not process.lives
+
+
+class TestTaking:
+    def test_the_lock_says_who_holds_it(self, tmp_path: Path) -> None:
+        lock = take(tmp_path / "lock", StopRequest())
+        sign(lock, "mine", fleet_pid=os.getppid())
+        assert read_holder(tmp_path / "lock") == Holder(
+            "mine", socket.gethostname(), OWN, Process.of(os.getppid())
+        )
+        sign(lock, "mine")
+        assert read_holder(tmp_path / "lock") == Holder("mine", socket.gethostname(), OWN, None)
+        os.close(lock)
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", '{"run": "a"}'])
+    def test_a_lock_of_an_earlier_release_says_nothing(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "lock").write_text(text)
+        assert read_holder(tmp_path / "lock") is None
+        os.close(take(tmp_path / "lock", StopRequest()))
+
+    def test_a_living_command_is_named_at_once(self, tmp_path: Path) -> None:
+        lock = take(tmp_path / "lock", StopRequest())
+        sign(lock, "mine")
+        with pytest.raises(ConfigurationError, match=f"in use by a living run, process {os.getpid()} on "):
+            take(tmp_path / "lock", StopRequest())
+        os.close(lock)
+
+    def test_the_fleet_of_a_command_that_is_gone_is_waited_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lock = take(tmp_path / "lock", StopRequest())
+        monkeypatch.setattr(run_lock, "read_holder", lambda _: holder(GONE, fleet=OWN))
+        timer = threading.Timer(0.5, os.close, [lock])
+        timer.start()
+        os.close(take(tmp_path / "lock", StopRequest()))
+        timer.join()
+
+    def test_one_that_does_not_end_is_refused_and_a_stop_ends_the_wait(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lock = take(tmp_path / "lock", StopRequest())
+        monkeypatch.setattr(run_lock, "_WAIT_S", 0.3)
+        with pytest.raises(ConfigurationError, match="in use"):
+            take(tmp_path / "lock", StopRequest())
+        stop = StopRequest()
+        stop.request()
+        with pytest.raises(StoppedError):
+            take(tmp_path / "lock", stop)
+        os.close(lock)
+
+
+class TestFileSystemsWithoutLocks:
+    @pytest.fixture(autouse=True, params=[errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL])
+    def no_locks(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        def flock(_lock: int, _how: int) -> None:
+            raise OSError(request.param, os.strerror(request.param))
+
+        monkeypatch.setattr(fcntl, "flock", flock)
+
+    def test_it_is_said_once_and_the_run_goes_on(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        os.close(take(tmp_path / "lock", StopRequest()))
+        assert [record.getMessage().count("keeps no locks") for record in caplog.records] == [1]
+
+    def test_a_living_command_is_refused_by_what_it_has_written(self, tmp_path: Path) -> None:
+        lock = take(tmp_path / "lock", StopRequest())
+        sign(lock, "mine")
+        with pytest.raises(ConfigurationError, match="in use by a living run"):
+            take(tmp_path / "lock", StopRequest())
+        os.close(lock)
+
+    def test_a_fleet_that_still_ends_is_waited_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sleeper: subprocess.Popen[bytes]
+    ) -> None:
+        fleet = Process.of(sleeper.pid)
+        monkeypatch.setattr(run_lock, "read_holder", lambda _: holder(GONE, fleet))
+        timer = threading.Timer(0.5, sleeper.kill)
+        timer.start()
+        os.close(take(tmp_path / "lock", StopRequest()))
+        timer.join()
+        assert not fleet.lives
