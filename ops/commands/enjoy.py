@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_arguments(EnjoyOptions, argv, "dppo-redis enjoy")
     _check_options(options)
     learnt = load_learnt(options.run_dir, options.checkpoint)
-    spec = learnt.description.spec
+    spec = replace(learnt.description.spec, environment=learnt.description.evaluated)
     fps = options.fps or _check_rendering(spec.environment, filming=options.video is not None)
     sampling = np.random.default_rng(options.seed) if options.stochastic else None
     player = Player(learnt.policy(), sampling)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from dppo_redis.environments.inspect import spaces_of
+from dppo_redis.environments.inspect import check_evaluation, spaces_of
 from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
 from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.protocol.run_plan import plan
@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
     torch.set_num_threads(1)
     config = options.config
     planned = plan(config, spaces_of(config), serial=True)
+    check_evaluation(config, planned.spaces)
     directory = choose(config, options.run, options.run_dir, resume=False)
     check(directory, resume=False, overwrite=options.overwrite)
     check_network(config, planned.description)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dppo_redis.artefacts.config_file import load_toml
-from dppo_redis.environments.inspect import inspect, spaces_of
+from dppo_redis.environments.inspect import check_evaluation, inspect, spaces_of
 from dppo_redis.errors import DppoError, StoppedError
 from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.protocol.reports import RunSummary
@@ -55,6 +55,7 @@ def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
     options = read_options(TrainOptions, argv, "dppo-redis train")
     config = options.config
     planned = plan(config, spaces_of(config), serial=False)
+    check_evaluation(config, planned.spaces)
     directory = choose(config, options.run, options.run_dir, options.resume)
     given = base_url(options.redis) if is_url_given(options.redis) else None
     url = as_role(given, Role.OPERATOR) if given is not None else None
@@ -144,6 +145,7 @@ def _train(
         actors=options.config.actors,
         broker_command=broker.command if broker is not None else None,
         history=None if options.history is None else options.history.absolute(),
+        evaluator=options.config.evaluation.enabled,
     )
     fleet = Fleet.start(plan, address, lock)  # each service has the credentials of its own role
     client = connect(address if broker is not None else as_role(address, Role.OPERATOR), "dppo-train")
@@ -156,7 +158,7 @@ def _train(
             _say_how_to_join(screen, directory.run, address, broker)
             with screen:
                 watch.until_the_end()
-                watch.finish()
+                watch.finish(options.config.evaluation.end_wait_s)
         except DppoError as error:
             failure = error
             if broker is not None:  # on another's server only once it is clear that nobody else leads

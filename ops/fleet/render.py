@@ -12,6 +12,7 @@ from pathlib import Path
 from dppo_redis.artefacts.run_files import RunFiles, event_log
 from dppo_redis.errors import ConfigurationError
 
+LEARNER, EVALUATOR = "learner", "evaluator"
 LEARNER_STOP_WAIT_S = 60  # longer than the longest save we allow
 
 
@@ -27,6 +28,7 @@ class FleetPlan:
     actors: int
     broker_command: Sequence[str] | None  # None: the Redis already runs elsewhere
     history: Path | None = None  # directory for one file of events for each service
+    evaluator: bool = True  # whether there is one
 
     @property
     def files(self) -> RunFiles:
@@ -55,8 +57,9 @@ def render(plan: FleetPlan) -> str:
     learner = [plan.python, "-P", "-m", "learner", *run, *directory, *_history(plan, "learner")]
     evaluator = [plan.python, "-P", "-m", "workers.evaluate", *run, *directory, *_history(plan, "evaluator")]
     actor = [plan.python, "-P", "-m", "workers", *run, "--slot"]
-    sections.append(_program(plan, "learner", learner, priority=50, stop_wait_s=LEARNER_STOP_WAIT_S))
-    sections.append(_program(plan, "evaluator", evaluator, priority=80, stop_wait_s=5))
+    sections.append(_program(plan, LEARNER, learner, priority=50, stop_wait_s=LEARNER_STOP_WAIT_S))
+    if plan.evaluator:
+        sections.append(_program(plan, EVALUATOR, evaluator, priority=80, stop_wait_s=5))
     sections.append(_program(plan, "actor", actor, priority=90, stop_wait_s=5, numbered=plan.actors))
     return "\n".join(sections)
 

@@ -1,5 +1,6 @@
 """Which policy of a run a command plays: choosing and loading it. `evaluate`, `enjoy` and `export` alike."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from dppo_redis.protocol.spec import RunDescription, Spec, join_settings
 from dppo_redis.protocol.weights import Weights
 from ops.fleet.run_directory import run_in
 
+_log = logging.getLogger("dppo")
+
 
 @dataclass(frozen=True)
 class Learnt:
@@ -23,6 +26,7 @@ class Learnt:
     run: str
     description: RunDescription
     weights: Weights
+    checkpoint: str = "best"  # which one it is
 
     def policy(self) -> ActingPolicy:
         """Ready to act.
@@ -51,8 +55,9 @@ def check_playing(episodes: int, seed: int) -> None:
 def load_learnt(directory: Path, checkpoint: str) -> Learnt:
     """The policy in a run's directory or an export.
 
-    `checkpoint` is best (of the evaluations during training), last (the newest checkpoint), a checkpoint
-    file of the run, or the directory of an export that fits it.
+    `checkpoint` is best (of the evaluations during training; of a run without a complete one, the newest
+    checkpoint), last (the newest checkpoint), a checkpoint file of the run, or the directory of an export
+    that fits it.
 
     Raises:
         ConfigurationError: there is none, or it is damaged, or of another run or spec.
@@ -64,6 +69,11 @@ def load_learnt(directory: Path, checkpoint: str) -> Learnt:
         raise ConfigurationError(f"{directory} holds no run and no export")
     config = load_toml(RunFiles(directory).config)
     description = describe(config)
+    if checkpoint == "best" and _has_no_best(directory):
+        _log.warning(
+            "no evaluation of this run was complete, so none is the best: this is its last checkpoint"
+        )
+        checkpoint = "last"
     if checkpoint == "best":
         weights = read_best(directory, description.spec)
     elif Path(checkpoint) == RunFiles(Path(checkpoint).parent).best_policy:
@@ -73,7 +83,12 @@ def load_learnt(directory: Path, checkpoint: str) -> Learnt:
         weights = adapt(export.weights, export.spec, description.spec, f"{checkpoint} is an export")
     else:
         weights = _from_checkpoint(directory, checkpoint, run, config, description)
-    return Learnt(run, description, weights)
+    return Learnt(run, description, weights, checkpoint)
+
+
+def _has_no_best(directory: Path) -> bool:
+    files = RunFiles(directory)
+    return not files.best_policy.exists() and any(files.checkpoints.glob("*"))
 
 
 def _from_export(directory: Path, checkpoint: str) -> Learnt:
