@@ -157,7 +157,7 @@ class Training:
 
     def judge(self, env_steps: int) -> None:
         """Decide whether the goal is reached; `env_steps` as for a record."""
-        evaluation = self.evaluation
+        evaluation = self.evaluation if self.evaluation is not None and self.evaluation.complete else None
         self.finished = judge_goal(
             self.goal,
             self.progress,

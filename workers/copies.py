@@ -9,11 +9,13 @@ import os
 import resource
 import time
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
+from gymnasium.vector import VectorEnv
 
 from dppo_redis.environments.assigned import make_assigned
-from dppo_redis.environments.make import Vectorization, make_vector
+from dppo_redis.environments.make import make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, StoppedError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.policy.policy_state import PolicyState
@@ -119,8 +121,7 @@ class Copies:
     def _look(self, policy: ActingPolicy, episodes: int, stop: StopRequest) -> Choice:
         """Measure one copy, unless there is a native vector version."""
         join = self._description.join
-        wanted: Vectorization = "auto" if join.vectorization == "auto" else "sync"
-        probe = self._make(1, wanted)
+        probe = self._make(1, "auto" if join.vectorization == "auto" else "one")
         try:
             self._is_native = not hasattr(probe.vector, "env_fns")
             if self._is_native:
@@ -139,22 +140,23 @@ class Copies:
     def _build(self, count: int, *, in_processes: bool) -> Environments:
         if self._is_native:
             return self._make(count, "auto")
-        return self._make(count, "async" if in_processes else "sync")
+        return self._make(count, "processes" if in_processes else "here")
 
-    def _make(self, count: int, how: Vectorization) -> Environments:
+    def _make(self, count: int, how: Literal["auto", "one", "here", "processes"]) -> Environments:
+        """`auto` and `one` play on for ever; the others what is assigned to them."""
         source, masked = self._description.evaluated, self._description.spec.observation.masked
+        vector: VectorEnv[Any, Any, Any]
         self._calls.start()  # building may hang, too
         try:
-            if how == "auto":
-                return Environments(
-                    make_vector(source, count, "auto", masked=masked), [0] * count, self._calls
-                )
-            vector = make_assigned(source, count, in_processes=how == "async", masked=masked)
-            return Environments(vector, [0] * count, self._calls)
+            if how in ("auto", "one"):
+                vector = make_vector(source, count, "auto" if how == "auto" else "sync", masked=masked)
+            else:
+                vector = make_assigned(source, count, in_processes=how == "processes", masked=masked)
         except ConfigurationError as error:  # it could be made when it was looked at: this may pass
             raise EnvironmentBrokenError(str(error)) from error
         finally:
             self._calls.stop()
+        return Environments(vector, [0] * count, self._calls)
 
 
 def measure(environments: Environments, policy: ActingPolicy, stop: StopRequest) -> StepCost:

@@ -16,7 +16,6 @@ from dppo_redis.protocol.spec import EnvironmentSource
 from dppo_redis.service.plugins import first_line
 
 NEXT_SEEDS = "next_seeds"  # of an AssignedEpisodes
-_OURS = ("dppo_redis", "learner", "ops", "workers")
 
 
 class AssignedEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -63,7 +62,7 @@ def make_assigned(
     try:
         if not in_processes:
             return SyncVectorEnv(builders, autoreset_mode=AutoresetMode.SAME_STEP)
-        multiprocessing.set_forkserver_preload([*_main_module(), __name__])
+        multiprocessing.set_forkserver_preload(_loaded())
         return AsyncVectorEnv(builders, context="forkserver", autoreset_mode=AutoresetMode.SAME_STEP)
     except ConfigurationError:
         raise
@@ -80,8 +79,11 @@ def _make_copy(source: EnvironmentSource, masked: bool, alone: bool) -> gymnasiu
     return AssignedEpisodes(PlainEnvironment(make_single(source), masked))
 
 
-def _main_module() -> list[str]:
-    """The program itself, which multiprocessing imports in each process, where it is one of ours."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    name = "" if spec is None else str(spec.name)
-    return [name] if name.split(".")[0] in _OURS and not name.endswith("__main__") else ["__main__"]
+def _loaded() -> list[str]:
+    """What each process would import again: multiprocessing runs the program's main module in each of them."""
+    ours = [name for name in list(sys.modules) if name.startswith(("dppo_redis.", "workers."))]
+    main = getattr(sys.modules["__main__"].__spec__, "name", None)
+    return [
+        "__main__",
+        *(name for name in ours if name != main and ".policy." not in name),
+    ]  # some need torch

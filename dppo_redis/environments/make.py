@@ -10,9 +10,15 @@ from typing import Any, Literal, TypeVar
 
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import NormalizeObservation, NormalizeReward
+from gymnasium.wrappers import (
+    NormalizeObservation,
+    NormalizeReward,
+    OrderEnforcing,
+    PassiveEnvChecker,
+    TimeLimit,
+)
 
-from dppo_redis.environments.plain import PlainEnvironment
+from dppo_redis.environments.plain import PlainEnvironment, copy_innermost
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.spec import EnvironmentSource
 from dppo_redis.service.plugins import find_modules_here, first_line, import_named
@@ -23,6 +29,7 @@ _NORMALISERS = {
     NormalizeObservation: "ppo.normalise_observations",
     NormalizeReward: "ppo.normalise_returns",
 }
+_OF_GYMNASIUM = {OrderEnforcing, PassiveEnvChecker, TimeLimit}  # `gymnasium.make` puts them there
 _log = logging.getLogger("dppo")
 _AnyEnv = gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]
 _AnyEnvT = TypeVar("_AnyEnvT", bound=_AnyEnv)
@@ -54,9 +61,18 @@ def make_single(source: EnvironmentSource) -> gymnasium.Env[Any, Any]:
         raise ConfigurationError(
             f"environment {env_id!r} cannot be made: {type(error).__name__}: {first_line(error)}"
         ) from error
+    if source.wrappers or not _OF_GYMNASIUM.issuperset(_layers(env)):
+        env = copy_innermost(env)
     for wrapper in source.wrappers:
         env = _wrap(env, wrapper)
     return env
+
+
+def _layers(env: gymnasium.Env[Any, Any]) -> Iterator[type[Any]]:
+    """The wrappers that are around it already."""
+    while isinstance(env, gymnasium.Wrapper):
+        yield type(env)
+        env = env.env
 
 
 def _wrap(env: gymnasium.Env[Any, Any], text: str) -> gymnasium.Env[Any, Any]:

@@ -9,6 +9,7 @@ _ENTRY_POINTS = {
     "Terminating-v0": "episodes:Terminating",
     "Truncating-v0": "episodes:Truncating",
     "BothFlags-v0": "episodes:BothFlags",
+    "ShortAndGood-v0": "episodes:ShortAndGood",
     "ShiftedDiscrete-v0": "actions:ShiftedDiscrete",
     "BoundedRecorder-v0": "actions:BoundedRecorder",
     "OpenBounds-v0": "actions:OpenBounds",
@@ -64,6 +65,7 @@ _ENTRY_POINTS = {
     "Busy-v0": "faults:Busy",
     "Hangs-v0": "faults:Hangs",
     "Slow-v0": "faults:Slow",
+    "Computing-v0": "faults:Computing",
 }
 
 gymnasium.register(
