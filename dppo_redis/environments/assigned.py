@@ -80,10 +80,10 @@ def _make_copy(source: EnvironmentSource, masked: bool, alone: bool) -> gymnasiu
 
 
 def _loaded() -> list[str]:
-    """What each process would import again: multiprocessing runs the program's main module in each of them."""
+    """What each process would import again, as multiprocessing runs the program's main module in it.
+
+    Policies are left out: some need torch.
+    """
     ours = [name for name in list(sys.modules) if name.startswith(("dppo_redis.", "workers."))]
     main = getattr(sys.modules["__main__"].__spec__, "name", None)
-    return [
-        "__main__",
-        *(name for name in ours if name != main and ".policy." not in name),
-    ]  # some need torch
+    return ["__main__", *(name for name in ours if name != main and ".policy." not in name)]
