@@ -130,11 +130,11 @@ class Copies:
         finally:
             probe.close()
         choice = choose(cost, episodes, join.evaluation_environments, _cores())
-        how = "in processes of their own" if choice.in_processes else "one after another"
-        _log.info(
-            "evaluation: %d copies, stepped %s (a step takes %.1f ms, %.0f %% of it computing)",
-            *(choice.count, how, 1000 * cost.step_s, 100 * cost.computing_share),
-        )
+        if choice.in_processes:
+            _log.info(
+                "evaluation: %d copies at the same time, as a step takes %.1f ms (%.0f %% of it computing)",
+                *(choice.count, 1000 * cost.step_s, 100 * cost.computing_share),
+            )
         return choice
 
     def _build(self, count: int, *, in_processes: bool) -> Environments:

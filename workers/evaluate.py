@@ -144,6 +144,9 @@ class Evaluator:
                 policy, self.stop, limit_s=self.description.join.evaluation_limit_s, goes_on=self._goes_on
             )
         except (WireError, EnvironmentBrokenError) as error:
+            self.stop.sleep(_LOOK_S)
+            if self.stop.requested:  # the signal that ends this process may end those of the copies first
+                raise StoppedError("stopped during an evaluation") from error
             if isinstance(error, WireError):
                 check_run(error, self.description, self.store, self.patience)
             _log.error("no evaluation: %s", error)

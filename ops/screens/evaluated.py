@@ -38,7 +38,8 @@ def describe_cut(cut: Evaluation, newest: Evaluation | None) -> str:
     """What a cut evaluation means."""
     return (
         f"the last evaluation (update {cut.update}) was cut after {cut.episodes} of {cut.planned} episodes, "
-        f"return {cut.return_mean:.1f}: it meets no target, and its policy is not kept as the best; "
+        f"return {cut.return_mean:.1f}: it meets no target, and its policy is not kept as the best "
+        f"(more time: --evaluation.limit-s, at the end of a run --evaluation.end-wait-s); "
         f"{_instead(newest)}"
     )
 

@@ -12,7 +12,7 @@ _FLEET = (
 
 
 def test_a_target_ends_a_run_of_slow_steps_soon_after_it_is_met(tmp_path: Path) -> None:
-    """20 episodes of 100 steps of 5 ms: ten seconds one after another. All that is trained meets the target."""
+    """20 episodes of 100 steps of 5 ms: ten seconds one after another. Whatever is trained meets it."""
     arguments = ("tests.envs:Slow-v0", "--env-kwargs", "ms", "5", "length", "100", *_FLEET)
     more = ("--env-steps", "1000000", "--target-return", "1")
     with Command("train", *arguments, *more, cwd=tmp_path) as command:
