@@ -86,6 +86,7 @@ class Copies:
         self._environments: Environments | None = None
         self._choice: Choice | None = None  # None: not measured yet
         self._is_native = False
+        self._waits = False
 
     @property
     def are_native(self) -> bool:
@@ -107,6 +108,11 @@ class Copies:
         if self._environments is None:
             self._environments = self._build(count, in_processes=self._choice.in_processes)
         return self._environments
+
+    @property
+    def wait(self) -> bool:
+        """Whether their steps wait for something, so that cores are free meanwhile."""
+        return self._waits
 
     def cpu_s(self) -> float:
         """Computing time so far, of this process and of those that copies run in."""
@@ -130,6 +136,7 @@ class Copies:
         finally:
             probe.close()
         choice = choose(cost, episodes, join.evaluation_environments, _cores())
+        self._waits = cost.is_slow and cost.waits
         if choice.in_processes:
             _log.info(
                 "evaluation: %d copies at the same time, as a step takes %.1f ms (%.0f %% of it computing)",

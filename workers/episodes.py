@@ -52,6 +52,9 @@ class EpisodePlayer:
     def __init__(self, description: RunDescription, calls: CallClock | None = None) -> None:
         self._description = description
         self._copies = Copies(description, calls)
+        self.cpu_s = (
+            0.0  # computing time of all episodes so far, wherever copies run; building them is left out
+        )
 
     def evaluate(
         self,
@@ -112,8 +115,24 @@ class EpisodePlayer:
         limit_s: float | None,
         goes_on: GoesOn,
     ) -> Scores:
-        scores, first = Scores(len(seeds)), 0
         copies = self._copies.get(policy, len(seeds), stop)
+        before_s = self._copies.cpu_s()
+        try:
+            return self._play_in(copies, policy, stop, sampling, seeds, limit_s, goes_on)
+        finally:
+            self.cpu_s += self._copies.cpu_s() - before_s
+
+    def _play_in(
+        self,
+        copies: Environments,
+        policy: ActingPolicy,
+        stop: StopRequest,
+        sampling: np.random.Generator | None,
+        seeds: Sequence[int],
+        limit_s: float | None,
+        goes_on: GoesOn,
+    ) -> Scores:
+        scores, first = Scores(len(seeds)), 0
         began = time.monotonic()
 
         def has_time(ended: int) -> bool:
@@ -136,9 +155,10 @@ class EpisodePlayer:
             )
         return scores
 
-    def cpu_s(self) -> float:
-        """Computing time so far, of this process and of those that copies run in."""
-        return self._copies.cpu_s()
+    @property
+    def waits(self) -> bool:
+        """Whether steps wait for something, so that cores are free meanwhile."""
+        return self._copies.wait
 
     def close(self) -> None:
         """Free the copies; they are built anew for the next evaluation."""

@@ -40,6 +40,7 @@ _LOOK_S = 0.25  # between two looks at the run while episodes are played
 _PROGRESS_S = 1.0
 _LONGEST_PAUSE_S = 30.0  # after evaluations that failed
 _NICENESS = 10
+_FREE_CPU_S = 10.0  # of computing time that is not rationed where steps wait
 _log = logging.getLogger("dppo")
 
 
@@ -57,6 +58,25 @@ class EvaluatorOptions:
     """File to which every event is appended, for checking afterwards; default: none"""
 
 
+class Ration:
+    """How often evaluations begin: by the computing time that training could have used.
+
+    An environment that sleeps costs none. Where steps wait, cores are free, so that the first evaluations,
+    for some seconds of computing time in all, follow one another.
+    """
+
+    def __init__(self, interval_s: float, max_share: float) -> None:
+        self._interval_s = interval_s
+        self._max_share = max_share
+        self._free_s = _FREE_CPU_S
+
+    def rest_s(self, cpu_s: float, *, waits: bool) -> float:
+        """Time from the beginning of an evaluation, which took `cpu_s`, to that of the next."""
+        free_s = min(cpu_s, self._free_s) if waits else 0.0
+        self._free_s -= free_s
+        return max(self._interval_s, (cpu_s - free_s) / self._max_share)
+
+
 @dataclass
 class Evaluator:
     """Everything the loop uses."""
@@ -71,6 +91,8 @@ class Evaluator:
     history: History = NO_HISTORY
 
     def __post_init__(self) -> None:
+        join = self.description.join
+        self.ration = Ration(join.evaluation_interval_s, join.evaluation_max_share)
         self.report = EvaluatorReport()
         self.failed_in_a_row = 0
         self.ends_at: float | None = None  # monotonic; the run is over, and waits until then
@@ -79,7 +101,6 @@ class Evaluator:
 
     def run(self) -> None:
         """Evaluate until the run ends, its last weights included, or a stop is asked for."""
-        join = self.description.join
         before = self.patience.call("read the last report", self.store.evaluator)
         self._say(replace(before, playing=False))
         seen = None
@@ -93,17 +114,16 @@ class Evaluator:
                 continue
             if self.ends_at is not None and time.monotonic() >= self.ends_at:
                 return
-            began, cpu_before_s = time.monotonic(), self.player.cpu_s()
+            began, cpu_before_s = time.monotonic(), self.player.cpu_s
             if self._evaluate():
                 seen, self.failed_in_a_row = newest, 0
             elif ending and self.failed_in_a_row > 1:
                 return
             else:
                 self._rest_until(began + min(_LONGEST_PAUSE_S, 2.0 ** (self.failed_in_a_row - 1)))
-            # What training could have used is computing time; an environment that sleeps costs none.
-            share_s = (self.player.cpu_s() - cpu_before_s) / join.evaluation_max_share
+            rest_s = self.ration.rest_s(self.player.cpu_s - cpu_before_s, waits=self.player.waits)
             if not ending:
-                self._rest_until(began + max(join.evaluation_interval_s, share_s))
+                self._rest_until(began + rest_s)
 
     def _is_ending(self) -> bool:
         """Whether the run is over; from then on it waits for `evaluation_end_wait_s`."""

@@ -3,7 +3,10 @@
 import multiprocessing
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -62,8 +65,9 @@ def make_assigned(
     try:
         if not in_processes:
             return SyncVectorEnv(builders, autoreset_mode=AutoresetMode.SAME_STEP)
-        multiprocessing.set_forkserver_preload(_loaded())
-        return AsyncVectorEnv(builders, context="forkserver", autoreset_mode=AutoresetMode.SAME_STEP)
+        multiprocessing.set_forkserver_preload([__name__])
+        with _main_module_hidden():
+            return AsyncVectorEnv(builders, context="forkserver", autoreset_mode=AutoresetMode.SAME_STEP)
     except ConfigurationError:
         raise
     except (Exception, SystemExit) as error:  # each with spaces of its own, for one
@@ -79,11 +83,12 @@ def _make_copy(source: EnvironmentSource, masked: bool, alone: bool) -> gymnasiu
     return AssignedEpisodes(PlainEnvironment(make_single(source), masked))
 
 
-def _loaded() -> list[str]:
-    """What each process would import again, as multiprocessing runs the program's main module in it.
-
-    Policies are left out: some need torch.
-    """
-    ours = [name for name in list(sys.modules) if name.startswith(("dppo_redis.", "workers."))]
-    main = getattr(sys.modules["__main__"].__spec__, "name", None)
-    return ["__main__", *(name for name in ours if name != main and ".policy." not in name)]
+@contextmanager
+def _main_module_hidden() -> Iterator[None]:
+    """Multiprocessing runs the program's main module again in each process; these need nothing of it."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

@@ -32,6 +32,7 @@ from tests.factories import (
 )
 from workers.copies import Choice, StepCost, choose, measure
 from workers.episodes import EpisodePlayer, NoEpisodeError, evaluate
+from workers.evaluate import Ration
 from workers.seeding import evaluation_seeds
 from workers.watchdog import CallClock
 
@@ -167,11 +168,11 @@ def test_copies_that_wait_are_stepped_at_the_same_time_in_processes_that_are_kep
     player = EpisodePlayer(description, calls)
     first = player.evaluate(make_policy(spec), StopRequest())
     processes = {process.pid for process in calls.processes}
-    began, cpu_s = time.monotonic(), player.cpu_s()
+    began, cpu_s = time.monotonic(), player.cpu_s
     again = player.evaluate(make_policy(spec), StopRequest())
     took_s = time.monotonic() - began
     assert {process.pid for process in calls.processes} == processes
-    assert player.cpu_s() > cpu_s
+    assert player.cpu_s > cpu_s
     player.close()
     assert len(processes) == 12
     assert first == again
@@ -231,3 +232,11 @@ def test_a_step_that_sleeps_is_told_from_one_that_computes() -> None:
     computing = cost_of("tests.envs:Computing-v0", ms=5)
     assert (computing.is_slow, computing.waits) == (True, False)
     assert not cost_of("tests.envs:Terminating-v0").is_slow
+
+
+def test_evaluations_are_rationed_by_computing_time_and_the_first_of_those_that_wait_are_not() -> None:
+    ration = Ration(interval_s=0.25, max_share=0.05)
+    assert ration.rest_s(0.001, waits=False) == 0.25
+    assert ration.rest_s(1.0, waits=False) == pytest.approx(20)
+    assert [ration.rest_s(4.0, waits=True) for _ in range(4)] == pytest.approx([0.25, 0.25, 40, 80])
+    assert Ration(0.25, max_share=0.5).rest_s(4.0, waits=False) == 8
