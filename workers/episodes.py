@@ -52,9 +52,7 @@ class EpisodePlayer:
     def __init__(self, description: RunDescription, calls: CallClock | None = None) -> None:
         self._description = description
         self._copies = Copies(description, calls)
-        self.cpu_s = (
-            0.0  # computing time of all episodes so far, wherever copies run; building them is left out
-        )
+        self.cpu_s = 0.0  # computing time of all episodes so far, wherever copies run
 
     def evaluate(
         self,
@@ -120,7 +118,7 @@ class EpisodePlayer:
         try:
             return self._play_in(copies, policy, stop, sampling, seeds, limit_s, goes_on)
         finally:
-            self.cpu_s += self._copies.cpu_s() - before_s
+            self.cpu_s += max(0.0, self._copies.cpu_s() - before_s)  # some may have ended
 
     def _play_in(
         self,
