@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.report_fields import to_fields, to_json
 from dppo_redis.protocol.reports import BestEvaluation, Control, Evaluation, EvaluatorReport
 from dppo_redis.protocol.spec import RunDescription
-from dppo_redis.protocol.weights import Weights
+from dppo_redis.protocol.weights import Weights, WeightsId
 from dppo_redis.service.arguments import parse_arguments
 from dppo_redis.service.event_log import NO_HISTORY, History, arrays_digest
 from dppo_redis.service.logs import configure
@@ -77,6 +77,20 @@ class Ration:
         return max(self._interval_s, (cpu_s - free_s) / self._max_share)
 
 
+class _OutdatedError(Exception):
+    """The run has ended with newer weights than those that are being evaluated."""
+
+
+@dataclass
+class _Playing:
+    """The evaluation that is being played."""
+
+    weights: WeightsId | None  # None: not fetched yet
+    began: float = field(default_factory=time.monotonic)
+    looked_at: float = 0.0
+    said_at: float = field(default_factory=time.monotonic)
+
+
 @dataclass
 class Evaluator:
     """Everything the loop uses."""
@@ -96,8 +110,8 @@ class Evaluator:
         self.report = EvaluatorReport()
         self.failed_in_a_row = 0
         self.ends_at: float | None = None  # monotonic; the run is over, and waits until then
-        self.looked_at = 0.0
-        self.said_at = 0.0
+        self.playing = _Playing(None)
+        self.took_s: float | None = None  # of the last complete one
 
     def run(self) -> None:
         """Evaluate until the run ends, its last weights included, or a stop is asked for."""
@@ -115,7 +129,11 @@ class Evaluator:
             if self.ends_at is not None and time.monotonic() >= self.ends_at:
                 return
             began, cpu_before_s = time.monotonic(), self.player.cpu_s
-            if self._evaluate():
+            try:
+                is_played = self._evaluate()
+            except _OutdatedError:
+                continue
+            if is_played:
                 seen, self.failed_in_a_row = newest, 0
             elif ending and self.failed_in_a_row > 1:
                 return
@@ -159,7 +177,7 @@ class Evaluator:
             if self.history.is_on:
                 digest = arrays_digest(weights.arrays)
                 self.history.write("read", epoch=weights.epoch, version=weights.version, digest=digest)
-            self.said_at = time.monotonic()
+            self.playing = _Playing(WeightsId(weights.epoch, weights.version))
             result = self.player.evaluate(
                 policy, self.stop, limit_s=self.description.join.evaluation_limit_s, goes_on=self._goes_on
             )
@@ -179,20 +197,34 @@ class Evaluator:
 
     def _goes_on(self, ended: int) -> bool:
         """Look now and then whether the run has ended, and say how far the evaluation is."""
-        now = time.monotonic()
-        if now - self.looked_at >= _LOOK_S:
-            self.looked_at = now
+        now, playing = time.monotonic(), self.playing
+        if now - playing.looked_at >= _LOOK_S:
+            playing.looked_at = now
             try:
                 with translated():
                     self._heed(self.store.control())
-                    if now - self.said_at >= (_PROGRESS_S if self.ends_at is None else _LOOK_S):
-                        self.said_at = now
+                    if self.ends_at is not None:
+                        self._leave_to_newer_weights()
+                    if now - playing.said_at >= (_PROGRESS_S if self.ends_at is None else _LOOK_S):
+                        playing.said_at = now
                         to_play = self.description.join.evaluation_episodes
                         self.report = replace(self.report, playing=True, played=ended, to_play=to_play)
                         self.store.write_evaluator(self.report)
             except TransientError:
                 pass  # the result is for a Redis that answers again
         return self.ends_at is None or now < self.ends_at
+
+    def _leave_to_newer_weights(self) -> None:
+        """Where the run has ended with others, and these would take the time that the last ones need.
+
+        Raises:
+            _OutdatedError: so it is.
+        """
+        wait_s = self.description.join.evaluation_end_wait_s
+        played_s = time.monotonic() - self.playing.began
+        fits = played_s < wait_s / 2 if self.took_s is None else self.took_s < wait_s
+        if fits and self.weights.peek() not in (None, self.playing.weights):
+            raise _OutdatedError
 
     def _record(self, weights: Weights, result: Evaluation) -> None:
         """Report the result. A cut one leaves the newest complete one where it is."""
@@ -203,7 +235,9 @@ class Evaluator:
             text = json.dumps(to_json(result))
             self._say(replace(self.report, error="", unfinished=text, playing=False))
             return
+        self.took_s = time.monotonic() - self.playing.began
         if self._is_decided():
+            self._say(replace(self.report, playing=False))
             return
         is_best = self.best.consider(weights, result)
         best_return = result.return_mean if self.best.return_mean is None else self.best.return_mean

@@ -86,4 +86,6 @@ def _with_trouble(summary: RunSummary, config: RunConfig, status: RunStatus) -> 
     is_decided = newest is not None and newest.env_steps == control.target_step  # nothing comes after it
     if not text and not is_decided and control.reason in ("env_steps", "target"):
         text = describe_missing(status.evaluator, newest, status.learner.update)
+        if status.evaluator.playing:  # it could not even say how far it was
+            summary = replace(summary, evaluation=None)
     return replace(summary, warnings=(*summary.warnings, text)) if text else summary

@@ -107,6 +107,23 @@ def test_the_end_of_a_run_cuts_the_last_evaluation_which_says_so_and_replaces_no
         assert evaluator.best.return_mean is None
 
 
+def test_the_end_of_a_run_is_for_its_last_weights(
+    client: Client, keys: RunKeys, url: str, store: RunStore, stop: StopRequest
+) -> None:
+    """An evaluation takes 2 s: there would be no time left for a second one."""
+    description = described(
+        "Slow-v0", {"ms": 10, "length": 200}, evaluation_episodes=4, evaluation_end_wait_s=PATIENCE_S
+    )
+    with evaluating(client, keys, url, description, stop) as (evaluator, leadership, thread):
+        wait_until(lambda: store.evaluator().playing, PATIENCE_S, "the first one is being played")
+        publish(leadership, 5, description.spec)
+        store.set_state(STOP, "env_steps")
+        thread.result(PATIENCE_S)
+        last = store.evaluation()
+        assert last is not None
+        assert (last.update, last.complete, evaluator.report.evaluations) == (5, True, 1)
+
+
 def test_an_evaluation_has_a_limit_and_one_without_ends_says_what_to_do(
     client: Client, keys: RunKeys, url: str, store: RunStore, stop: StopRequest
 ) -> None:
