@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import gymnasium
@@ -78,9 +78,17 @@ def make_assigned(
 
 
 def _make_copy(source: EnvironmentSource, masked: bool, alone: bool) -> gymnasium.Env[Any, Any]:
-    if alone and multiprocessing.parent_process() is not None:  # Ctrl-C is for the process that asked for it
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if alone and multiprocessing.parent_process() is not None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _leave_to_parent)
     return AssignedEpisodes(PlainEnvironment(make_single(source), masked))
+
+
+def _leave_to_parent(_number: int, _frame: FrameType | None) -> None:
+    """A signal to the whole group is for the process that asked for this one, and ends it.
+
+    It is not ignored: programs that the environment starts would inherit that.
+    """
 
 
 @contextmanager
