@@ -31,7 +31,7 @@ _SLOW_STEP_S = 0.001  # a faster one costs less than talking to the process it w
 _SLOW_RESET_S = 0.1
 _WAITING_SHARE = 0.5  # of a step's time that is computing: below it a copy waits for something
 _FEWEST_PAUSES = 0.5
-_MEASURED_STEPS = 20
+_MEASURED_STEPS = 8
 _MEASURED_S = 0.2
 _log = logging.getLogger("dppo")
 
