@@ -61,6 +61,9 @@ class Learner:
             keeper.check()
             if not self._may_train():
                 continue
+            self.training.judge(self.leadership.bookkeeper.env_steps)
+            if self.training.finished is not None:
+                break
             batch = self._poll()
             self.report = self._report()
             if batch is not None:

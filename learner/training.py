@@ -116,7 +116,7 @@ class Training:
         self.saving = Saving(checkpoints, config.checkpoint, lock_step)
         self.clock = TrainingClock(progress.train_s)
         self.goal = Goal(config.env_steps, config.target_return, config.target_on)
-        self.evaluation: Evaluation | None = None  # the newest, from whoever plays them
+        self.evaluation: Evaluation | None = None  # the newest complete one, from whoever plays them
         self.finished: Finished | None = None
         self.wait_share = 0.0  # of late
         self.warnings = RunWarnings()
@@ -171,7 +171,7 @@ class Training:
 
     def judge(self, env_steps: int) -> None:
         """Decide whether the goal is reached; `env_steps` as for a record."""
-        evaluation = self.evaluation
+        evaluation = self.evaluation if self.evaluation is not None and self.evaluation.complete else None
         self.finished = judge_goal(
             self.goal,
             self.progress,

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dppo_redis.artefacts.best_policy import BestPolicy
-from dppo_redis.errors import CheckpointError, EnvironmentBrokenError, StoppedError
+from dppo_redis.errors import CheckpointError, StoppedError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.ledger import Books, Ledger
@@ -28,8 +27,8 @@ from learner.checkpoint import Snapshot
 from learner.metrics import MetricsFiles
 from learner.training import Training
 from learner.warm_start import begin_or_go_on
+from ops.serial_evaluation import SerialEvaluations
 from ops.serial_sampling import PolicyHistory, Sampling, make_sampling
-from workers.episodes import evaluate
 
 _LINE_PERIOD_S = 2.0
 _log = logging.getLogger("dppo")
@@ -50,8 +49,14 @@ class Serial:
 
     def __post_init__(self) -> None:
         self.policies = PolicyHistory(self.age)
-        self.best = BestPolicy(self.run_dir)
-        self.next_evaluation = 0.0
+        self.evaluations = SerialEvaluations(
+            self.description,
+            self.config.evaluation,
+            self.run_dir,
+            self.sampling.calls,
+            self.training.warnings,
+            lambda line: self.console.print(line, highlight=False, soft_wrap=True),
+        )
         self.next_line = 0.0
 
     def run(self) -> None:
@@ -69,15 +74,15 @@ class Serial:
                 break
             staleness = [progress.update - policy.weights.update] * len(rollouts)
             trained = training.train(rollouts, staleness, waited_s=time.monotonic() - began)
-            if time.monotonic() >= self.next_evaluation:
-                self._evaluate()
+            if self.evaluations.is_due():
+                training.evaluation = self.evaluations.play(self._policy(), self.stop)
             training.record(trained, env_steps=progress.trained_steps, version=progress.update)
             self._show()
             training.judge(progress.trained_steps)
             self._save_when_due()
         last = training.evaluation
         if not self.stop.requested and (last is None or last.update != progress.update):
-            self._evaluate()
+            training.evaluation = self.evaluations.play(self._policy(), self.stop, last=True)
             training.judge(progress.trained_steps)
 
     def _policy(self) -> ActingPolicy:
@@ -86,26 +91,6 @@ class Serial:
         arrays = self.training.ppo.acting_arrays()
         weights = Weights(1, update + 1, update, steps, steps, self.description.digest, arrays)
         return ActingPolicy(weights, self.description.spec)
-
-    def _evaluate(self) -> None:
-        """Greedy episodes, as rarely as the evaluator of a fleet would play them."""
-        began = time.monotonic()
-        policy = self._policy()
-        try:
-            evaluation = evaluate(policy, self.description, self.stop, calls=self.sampling.calls)
-        except StoppedError:
-            return
-        except EnvironmentBrokenError as error:
-            _log.error("no evaluation: %s", error)
-            self.training.warnings.add("evaluation", f"the last evaluation failed: {error}")
-        else:
-            self.training.warnings.withdraw("evaluation")
-            self.training.evaluation = evaluation
-            self.best.consider(policy.weights, evaluation)
-            if self.best.failure:
-                self.training.warnings.add("best policy", self.best.failure)
-        knobs, took_s = self.config.evaluation, time.monotonic() - began
-        self.next_evaluation = time.monotonic() + max(knobs.interval_s, took_s / knobs.max_share - took_s)
 
     def _save_when_due(self) -> None:
         if self.training.is_due_to_save():
@@ -149,6 +134,7 @@ class Serial:
         """Flush the metrics and free the environments."""
         self.training.metrics.close()
         self.sampling.close()
+        self.evaluations.close()
 
     def summary(self, wall_s: float) -> RunSummary:
         """What the run came to."""
@@ -164,7 +150,8 @@ class Serial:
             updates=progress.update,
             return_mean=evaluation.return_mean if evaluation else None,
             return_episodes=evaluation.episodes if evaluation else 0,
-            evaluation=evaluation,
+            evaluation=self.evaluations.last,
+            evaluations=self.evaluations.complete,
             target_step=finished.target_step if finished else None,
             train_return_mean=progress.return_mean,
             refused=self.sampling.trouble.refused,

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from dppo_redis.environments.assigned import NEXT_SEEDS
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.service.descendants import descendants
 from dppo_redis.service.ending import end_all
@@ -81,6 +82,23 @@ class Environments:
         finally:
             self._calls.stop()
         return self._rows(observations)
+
+    def begin(self, episodes: Sequence[Sequence[int]]) -> Array:
+        """Start the episodes assigned to each environment, by their seeds; observations [N, *row].
+
+        What each plays after its first one is for `AssignedEpisodes`; a native vector plays what it likes.
+        """
+        self._seeds = [seeds[0] for seeds in episodes]
+        if hasattr(self.vector, "env_fns"):
+            vector: Any = self.vector
+            self._calls.start()
+            try:
+                vector.set_attr(NEXT_SEEDS, [list(seeds[1:]) for seeds in episodes])
+            except (EOFError, ConnectionError) as error:
+                raise EnvironmentBrokenError("a worker process of the environments died") from error
+            finally:
+                self._calls.stop()
+        return self.reset()
 
     def step(self, actions: Any) -> Step:
         """One step of every environment, actions as the environment takes them."""

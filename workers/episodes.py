@@ -1,26 +1,199 @@
-"""Whole episodes, played for their returns: one in each environment, so that short ones count no more
-than long ones. The evaluator, the serial baseline and the commands play them here. No Redis.
+"""Whole episodes, played for their returns. The evaluator, the serial baseline and the commands play here.
+
+Episode k belongs to copy k mod n beforehand, with a seed of its own, so that short episodes count no more
+than long ones. No Redis.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from dppo_redis.environments.make import Vectorization, make_vector
-from dppo_redis.environments.numbering import CopyNumber
-from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, StoppedError
+from dppo_redis.errors import EnvironmentBrokenError, StoppedError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.policy.policy_state import PolicyState
 from dppo_redis.protocol.reports import Evaluation
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.spaces.observations import BoolArray
+from workers.copies import Copies
 from workers.envs import Environments
 from workers.seeding import evaluation_seeds
 from workers.watchdog import CallClock
 
 LONGEST_EPISODE = 100_000  # steps; nobody would see the result of a longer one
-_MOST_AT_ONCE = 64
+GoesOn = Callable[[int], bool]  # asked between two steps, with the episodes that have ended
+_REMEDY = (
+    "an environment that may go on for ever needs a limit, for example "
+    "--wrappers 'TimeLimit(max_episode_steps=1000)', or the same as --evaluation.wrappers"
+)
+
+
+class NoEpisodeError(EnvironmentBrokenError):
+    """An evaluation that was cut before a single episode had ended: there is no return."""
+
+
+@dataclass
+class Scores:
+    """What the episodes of one evaluation have come to so far, in their order."""
+
+    planned: int
+
+    def __post_init__(self) -> None:
+        self.returns = np.zeros(self.planned)
+        self.lengths = np.zeros(self.planned, dtype=np.int64)
+        self.ended: BoolArray = np.zeros(self.planned, dtype=np.bool_)
+
+
+class EpisodePlayer:
+    """Plays evaluations, all in the same copies of the run's environment."""
+
+    def __init__(self, description: RunDescription, calls: CallClock | None = None) -> None:
+        self._description = description
+        self._copies = Copies(description, calls)
+        self.cpu_s = 0.0  # computing time of all episodes so far, wherever copies run
+
+    def evaluate(
+        self,
+        policy: ActingPolicy,
+        stop: StopRequest,
+        sampling: np.random.Generator | None = None,
+        seeds: Sequence[int] | None = None,
+        limit_s: float | None = None,
+        goes_on: GoesOn = lambda _ended: True,
+    ) -> Evaluation:
+        """Play greedy episodes, unless `sampling` draws the actions.
+
+        One that is cut (by `limit_s`, by `goes_on`, or because an episode does not end) has the returns of
+        the episodes that have ended. Among them short ones are too many, so it is marked as not complete: it
+        meets no target and no policy is kept for it.
+
+        Args:
+            seeds: one for each episode; by default every version plays other episodes of the run's own.
+
+        Raises:
+            NoEpisodeError: it was cut before an episode had ended.
+            StoppedError: a stop was requested meanwhile.
+            EnvironmentBrokenError: the environment raised.
+        """
+        join, weights = self._description.join, policy.weights
+        if seeds is None:
+            seeds = evaluation_seeds(join.seed, weights.version, join.evaluation_episodes)
+        try:
+            scores = self._play(policy, stop, sampling, seeds, limit_s, goes_on)
+        except NoEpisodeError:
+            raise
+        except EnvironmentBrokenError:
+            self.close()  # nobody knows what state they are in
+            raise
+        ended = scores.ended
+        returns, lengths = scores.returns[ended], scores.lengths[ended]
+        if not np.isfinite(returns).all():
+            raise EnvironmentBrokenError("an episode's return is not a finite number")
+        return Evaluation(
+            version=weights.version,
+            update=weights.update,
+            trained_steps=weights.trained_steps,
+            env_steps=weights.env_steps,
+            return_mean=float(np.mean(returns)),
+            return_std=float(np.std(returns)),
+            length_mean=float(np.mean(lengths)),
+            episodes=len(returns),
+            planned=len(seeds),
+            complete=bool(ended.all()),
+        )
+
+    def _play(
+        self,
+        policy: ActingPolicy,
+        stop: StopRequest,
+        sampling: np.random.Generator | None,
+        seeds: Sequence[int],
+        limit_s: float | None,
+        goes_on: GoesOn,
+    ) -> Scores:
+        copies = self._copies.get(policy, len(seeds), stop)
+        before_s = self._copies.cpu_s()
+        try:
+            return self._play_in(copies, policy, stop, sampling, seeds, limit_s, goes_on)
+        finally:
+            self.cpu_s += max(0.0, self._copies.cpu_s() - before_s)  # some may have ended
+
+    def _play_in(
+        self,
+        copies: Environments,
+        policy: ActingPolicy,
+        stop: StopRequest,
+        sampling: np.random.Generator | None,
+        seeds: Sequence[int],
+        limit_s: float | None,
+        goes_on: GoesOn,
+    ) -> Scores:
+        scores, first = Scores(len(seeds)), 0
+        began = time.monotonic()
+
+        def has_time(ended: int) -> bool:
+            return (limit_s is None or time.monotonic() - began < limit_s) and goes_on(ended)
+
+        while first < len(seeds):
+            last = len(seeds)
+            if self._copies.are_native:  # one seed for all: it plays in turns of one episode each
+                last = min(last, first + copies.count)
+                copies = self._copies.get(policy, last - first, stop)
+            if not _play_all(policy, copies, seeds, range(first, last), scores, stop, sampling, has_time):
+                break
+            first = last
+        if not scores.ended.any():
+            took_s, steps = time.monotonic() - began, int(scores.lengths.max())
+            if steps >= LONGEST_EPISODE:
+                raise NoEpisodeError(f"an episode has not ended after {LONGEST_EPISODE:,} steps: {_REMEDY}")
+            raise NoEpisodeError(
+                f"no episode had ended when it was cut after {took_s:.0f} s, {steps:,} steps each: {_REMEDY}"
+            )
+        return scores
+
+    @property
+    def waits(self) -> bool:
+        """Whether steps wait for something, so that cores are free meanwhile."""
+        return self._copies.wait
+
+    def close(self) -> None:
+        """Free the copies; they are built anew for the next evaluation."""
+        self._copies.close()
+
+
+def _play_all(
+    policy: ActingPolicy,
+    copies: Environments,
+    seeds: Sequence[int],
+    episodes: range,
+    scores: Scores,
+    stop: StopRequest,
+    sampling: np.random.Generator | None,
+    has_time: GoesOn,
+) -> bool:
+    """Play some of the episodes; False where they were cut."""
+    count = copies.count
+    episode = np.arange(episodes.start, episodes.start + count)  # [N] that each copy plays
+    assigned = [[seeds[k] for k in episodes[copy::count]] for copy in range(count)]
+    state = PolicyState(policy.spec, copies.begin(assigned))
+    playing = episode < episodes.stop
+    while playing.any():
+        if stop.requested:
+            raise StoppedError("stopped during an evaluation")
+        if not has_time(int(scores.ended.sum())) or scores.lengths[episode[playing]].max() >= LONGEST_EPISODE:
+            return False
+        actions = policy.actions(state.outputs(policy), sampling)
+        step = copies.step(policy.action.to_environment(actions))
+        state.observe(step.observations, step.begins)
+        scores.returns[episode[playing]] += step.rewards[playing]
+        scores.lengths[episode[playing]] += 1
+        ended = playing & (step.terminated | step.truncated)
+        scores.ended[episode[ended]] = True
+        episode[ended] += count
+        playing &= episode < episodes.stop
+    return True
 
 
 def evaluate(
@@ -31,85 +204,9 @@ def evaluate(
     seeds: Sequence[int] | None = None,
     calls: CallClock | None = None,
 ) -> Evaluation:
-    """Play whole episodes, one per environment; greedy ones, unless `sampling` draws the actions.
-
-    Without `seeds` [episodes] every version plays other episodes of the run's own.
-
-    Raises:
-        StoppedError: a stop was requested meanwhile.
-        EnvironmentBrokenError: the environment raised, or an episode does not end.
-    """
-    join, weights = description.join, policy.weights
-    if seeds is None:
-        seeds = evaluation_seeds(join.seed, weights.version, join.evaluation_episodes)
-    returns: list[float] = []
-    lengths: list[int] = []
-    for first in range(0, len(seeds), _MOST_AT_ONCE):
-        some = list(seeds[first : first + _MOST_AT_ONCE])
-        environments = _make_environments(description, some, calls or CallClock())
-        try:
-            played = _play_one_each(policy, environments, stop, sampling)
-        finally:
-            environments.close()
-        returns += played[0].tolist()
-        lengths += played[1].tolist()
-    if not np.isfinite(returns).all():
-        raise EnvironmentBrokenError("an episode's return is not a finite number")
-    return Evaluation(
-        version=weights.version,
-        update=weights.update,
-        trained_steps=weights.trained_steps,
-        env_steps=weights.env_steps,
-        return_mean=float(np.mean(returns)),
-        return_std=float(np.std(returns)),
-        length_mean=float(np.mean(lengths)),
-        episodes=len(returns),
-    )
-
-
-def _make_environments(description: RunDescription, seeds: list[int], calls: CallClock) -> Environments:
-    """In this process, whatever the actors do: its computing time is what is rationed."""
-    spec, wanted = description.spec, description.join.vectorization
-    vectorization: Vectorization = "sync" if wanted == "async" else wanted
-    calls.start()  # building may hang, too
+    """One evaluation in copies of its own, without a limit in time; see `EpisodePlayer.evaluate`."""
+    player = EpisodePlayer(description, calls)
     try:
-        vector = make_vector(
-            spec.environment,
-            len(seeds),
-            vectorization,
-            masked=spec.observation.masked,
-            number=CopyNumber("evaluator"),
-        )
-    except ConfigurationError as error:  # it could be made when it was looked at: this may pass
-        raise EnvironmentBrokenError(str(error)) from error
+        return player.evaluate(policy, stop, sampling, seeds)
     finally:
-        calls.stop()
-    return Environments(vector, seeds, calls)
-
-
-def _play_one_each(
-    policy: ActingPolicy,
-    environments: Environments,
-    stop: StopRequest,
-    sampling: np.random.Generator | None,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Returns [N] and lengths [N] of the first episode of each environment."""
-    state = PolicyState(policy.spec, environments.reset())
-    running = np.ones(environments.count, dtype=np.bool_)
-    returns = np.zeros(environments.count)
-    lengths = np.zeros(environments.count, dtype=np.int64)
-    while running.any():
-        if stop.requested:
-            raise StoppedError("stopped during an evaluation")
-        if lengths.max() >= LONGEST_EPISODE:
-            raise EnvironmentBrokenError(
-                f"an episode has not ended after {LONGEST_EPISODE:,} steps: an environment that may go on "
-                "for ever needs a limit, for example --wrappers 'TimeLimit(max_episode_steps=1000)'"
-            )
-        actions = policy.actions(state.outputs(policy), sampling)
-        step = environments.step(policy.action.to_environment(actions))
-        state.observe(step.observations, step.begins)
-        returns[running] += step.rewards[running]
-        lengths[running] += 1
-        running &= ~(step.terminated | step.truncated)
-    return returns, lengths
+        player.close()

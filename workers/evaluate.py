@@ -3,38 +3,45 @@
 Plays in environments of its own. Writes results to Redis and keeps the best policy in the run directory.
 """
 
+import json
 import logging
 import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from dppo_redis.artefacts.best_policy import BestPolicy
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, ExitStatus, StoppedError, WireError
 from dppo_redis.policy.numpy_policy import ActingPolicy
-from dppo_redis.protocol.report_fields import to_fields
-from dppo_redis.protocol.reports import BestEvaluation
+from dppo_redis.protocol.report_fields import to_fields, to_json
+from dppo_redis.protocol.reports import BestEvaluation, Control, Evaluation, EvaluatorReport
 from dppo_redis.protocol.spec import RunDescription
+from dppo_redis.protocol.weights import Weights, WeightsId
 from dppo_redis.service.arguments import parse_arguments
 from dppo_redis.service.deaths import read_deaths
 from dppo_redis.service.event_log import NO_HISTORY, History, arrays_digest
 from dppo_redis.service.logs import configure
 from dppo_redis.service.shutdown import StopRequest, run_service
-from dppo_redis.store.client import Patience, connect
+from dppo_redis.store.client import Patience, TransientError, connect, translated
 from dppo_redis.store.credentials import Role, find_url
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_store import STOP, RunStore
 from dppo_redis.store.weight_store import WeightStore
-from workers.episodes import evaluate
+from workers.episodes import EpisodePlayer
 from workers.join import wait_for_description
 from workers.loop import check_run
 from workers.watchdog import CallClock, Watchdog
 
 _POLL_S = 0.05
+_LOOK_S = 0.25  # between two looks at the run while episodes are played
+_PROGRESS_S = 1.0
+_LONGEST_PAUSE_S = 30.0  # after evaluations that failed
 _NICENESS = 10
+_FREE_CPU_S = 10.0  # of computing time that is not rationed where steps wait
 _log = logging.getLogger("dppo")
 
 
@@ -52,6 +59,39 @@ class EvaluatorOptions:
     """File to which every event is appended, for checking afterwards; default: none"""
 
 
+class Ration:
+    """How often evaluations begin: by the computing time that training could have used.
+
+    An environment that sleeps costs none. Where steps wait, cores are free, so that the first evaluations,
+    for some seconds of computing time in all, follow one another.
+    """
+
+    def __init__(self, interval_s: float, max_share: float) -> None:
+        self._interval_s = interval_s
+        self._max_share = max_share
+        self._free_s = _FREE_CPU_S
+
+    def rest_s(self, cpu_s: float, *, waits: bool) -> float:
+        """Time from the beginning of an evaluation, which took `cpu_s`, to that of the next."""
+        free_s = min(cpu_s, self._free_s) if waits else 0.0
+        self._free_s -= free_s
+        return max(self._interval_s, (cpu_s - free_s) / self._max_share)
+
+
+class _OutdatedError(Exception):
+    """The run has ended with newer weights than those that are being evaluated."""
+
+
+@dataclass
+class _Playing:
+    """The evaluation that is being played."""
+
+    weights: WeightsId | None  # None: not fetched yet
+    began: float = field(default_factory=time.monotonic)
+    looked_at: float = 0.0
+    said_at: float = field(default_factory=time.monotonic)
+
+
 @dataclass
 class Evaluator:
     """Everything the loop uses."""
@@ -62,29 +102,58 @@ class Evaluator:
     patience: Patience
     stop: StopRequest
     best: BestPolicy
+    player: EpisodePlayer
     history: History = NO_HISTORY
-    calls: CallClock = field(default_factory=CallClock)
+
+    def __post_init__(self) -> None:
+        join = self.description.join
+        self.ration = Ration(join.evaluation_interval_s, join.evaluation_max_share)
+        self.report = EvaluatorReport()
+        self.failed_in_a_row = 0
+        self.ends_at: float | None = None  # monotonic; the run is over, and waits until then
+        self.playing = _Playing(None)
+        self.took_s: float | None = None  # of the last complete one
 
     def run(self) -> None:
         """Evaluate until the run ends, its last weights included, or a stop is asked for."""
-        join = self.description.join
+        before = self.patience.call("read the last report", self.store.evaluator)
+        self._say(replace(before, playing=False))
         seen = None
         while not self.stop.requested:
-            ending = self.patience.call("read control", self.store.control).state == STOP
+            ending = self._is_ending()
             newest = self.patience.call("look at the weights", self.weights.peek)
             if newest is None or newest == seen or self._is_decided():
                 if ending:
                     return
                 self.stop.sleep(_POLL_S)
                 continue
-            began = time.monotonic()
-            cpu_before_s = time.process_time()
-            self._evaluate()
-            seen = newest
-            # What training could have used is computing time; an environment that sleeps costs none.
-            share_s = (time.process_time() - cpu_before_s) / join.evaluation_max_share
+            if self.ends_at is not None and time.monotonic() >= self.ends_at:
+                return
+            began, cpu_before_s = time.monotonic(), self.player.cpu_s
+            try:
+                is_played = self._evaluate()
+            except _OutdatedError:
+                continue
+            if is_played:
+                seen, self.failed_in_a_row = newest, 0
+            elif ending and self.failed_in_a_row > 1:
+                return
+            else:
+                self._rest_until(began + min(_LONGEST_PAUSE_S, 2.0 ** (self.failed_in_a_row - 1)))
+            rest_s = self.ration.rest_s(self.player.cpu_s - cpu_before_s, waits=self.player.waits)
             if not ending:
-                self._rest_until(began + max(join.evaluation_interval_s, share_s))
+                self._rest_until(began + rest_s)
+
+    def _is_ending(self) -> bool:
+        """Whether the run is over; from then on it waits for `evaluation_end_wait_s`."""
+        self._heed(self.patience.call("read control", self.store.control))
+        return self.ends_at is not None
+
+    def _heed(self, control: Control) -> None:
+        if control.state != STOP:
+            self.ends_at = None
+        elif self.ends_at is None:
+            self.ends_at = time.monotonic() + self.description.join.evaluation_end_wait_s
 
     def _is_decided(self) -> bool:
         """Whether the run ended because the last evaluation met the target: then that one stands."""
@@ -96,32 +165,92 @@ class Evaluator:
         """Wait for the next turn, but wake when the run ends."""
         while (left := deadline - time.monotonic()) > 0 and not self.stop.requested:
             self.stop.sleep(min(left, 4 * _POLL_S))
-            if self.patience.call("read control", self.store.control).state == STOP:
+            if self._is_ending():
                 return
 
-    def _evaluate(self) -> None:
-        """Evaluate the newest weights; write the result, and keep them if they are the best so far."""
+    def _evaluate(self) -> bool:
+        """Evaluate the newest weights; report the result, and keep them if they are the best so far."""
         try:
             weights = self.patience.call("fetch weights", self.weights.fetch)
             if weights is None:
-                return
+                return True
             policy = ActingPolicy(weights, self.description.spec)
             if self.history.is_on:
                 digest = arrays_digest(weights.arrays)
                 self.history.write("read", epoch=weights.epoch, version=weights.version, digest=digest)
-            result = evaluate(policy, self.description, self.stop, calls=self.calls)
+            self.playing = _Playing(WeightsId(weights.epoch, weights.version))
+            result = self.player.evaluate(
+                policy, self.stop, limit_s=self.description.join.evaluation_limit_s, goes_on=self._goes_on
+            )
         except (WireError, EnvironmentBrokenError) as error:
+            self.stop.sleep(_LOOK_S)
+            if self.stop.requested:  # the signal that ends this process may end those of the copies first
+                raise StoppedError("stopped during an evaluation") from error
             if isinstance(error, WireError):
                 check_run(error, self.description, self.store, self.patience)
             _log.error("no evaluation: %s", error)
-            self.stop.sleep(1.0)
+            self.failed_in_a_row += 1
+            failures = self.report.failures + 1
+            self._say(replace(self.report, failures=failures, error=str(error), unfinished="", playing=False))
+            return False
+        self._record(weights, result)
+        return True
+
+    def _goes_on(self, ended: int) -> bool:
+        """Look now and then whether the run has ended, and say how far the evaluation is."""
+        now, playing = time.monotonic(), self.playing
+        if now - playing.looked_at >= _LOOK_S:
+            playing.looked_at = now
+            try:
+                with translated():
+                    self._heed(self.store.control())
+                    if self.ends_at is not None:
+                        self._leave_to_newer_weights()
+                    if now - playing.said_at >= (_PROGRESS_S if self.ends_at is None else _LOOK_S):
+                        playing.said_at = now
+                        to_play = self.description.join.evaluation_episodes
+                        self.report = replace(self.report, playing=True, played=ended, to_play=to_play)
+                        self.store.write_evaluator(self.report)
+            except TransientError:
+                pass  # the result is for a Redis that answers again
+        return self.ends_at is None or now < self.ends_at
+
+    def _leave_to_newer_weights(self) -> None:
+        """Where the run has ended with others, and these would take the time that the last ones need.
+
+        Raises:
+            _OutdatedError: so it is.
+        """
+        wait_s = self.description.join.evaluation_end_wait_s
+        played_s = time.monotonic() - self.playing.began
+        fits = played_s < wait_s / 2 if self.took_s is None else self.took_s < wait_s
+        if fits and self.weights.peek() not in (None, self.playing.weights):
+            raise _OutdatedError
+
+    def _record(self, weights: Weights, result: Evaluation) -> None:
+        """Report the result. A cut one leaves the newest complete one where it is."""
+        if not result.complete:
+            _log.warning(
+                "cut: %d of %d episodes of version %d ended", result.episodes, result.planned, result.version
+            )
+            text = json.dumps(to_json(result))
+            self._say(replace(self.report, error="", unfinished=text, playing=False))
             return
+        self.took_s = time.monotonic() - self.playing.began
         if self._is_decided():
+            self._say(replace(self.report, playing=False))
             return
         is_best = self.best.consider(weights, result)
         best_return = result.return_mean if self.best.return_mean is None else self.best.return_mean
-        fields = to_fields(result, BestEvaluation(best_return, weights.version if is_best else None))
-        self.patience.call("write the evaluation", lambda: self.store.write_evaluation(fields))
+        best = BestEvaluation(best_return, weights.version if is_best else None)
+        evaluations = self.report.evaluations + 1
+        self.report = EvaluatorReport(evaluations=evaluations, failures=self.report.failures)
+        fields = to_fields(result, best)
+        self.patience.call("write the evaluation", lambda: self.store.write_evaluation(fields, self.report))
+
+    def _say(self, report: EvaluatorReport) -> None:
+        self.report = report
+        self.patience.call("report", lambda: self.store.write_evaluator(report))
 
 
 def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
@@ -142,8 +271,10 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         if description is not None:
             weights = WeightStore(client, keys)
             best = BestPolicy(options.run_dir)
-            evaluator = Evaluator(description, store, weights, patience, stop, best, history)
-            with Watchdog(evaluator.calls, description.join.env_timeout_s, stop):
+            calls = CallClock()
+            player = EpisodePlayer(description, calls)
+            evaluator = Evaluator(description, store, weights, patience, stop, best, player, history)
+            with Watchdog(calls, description.join.env_timeout_s, stop), closing(player):
                 evaluator.run()
     except StoppedError as error:
         _log.info("%s", error)

@@ -65,7 +65,12 @@ class BestPolicy:
         self.return_mean = self._read()
 
     def consider(self, weights: Weights, evaluation: Evaluation) -> bool:
-        """Keep a policy if it is the best so far, and say whether it is; a full disk is reported."""
+        """Keep a policy if it is the best so far, and say whether it is; a full disk is reported.
+
+        A cut evaluation compares with none: too many of its episodes are short.
+        """
+        if not evaluation.complete:
+            return False
         is_best = self.return_mean is None or evaluation.return_mean > self.return_mean
         if is_best:
             self.return_mean = evaluation.return_mean

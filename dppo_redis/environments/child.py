@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
+from dppo_redis.environments import inspect
 from dppo_redis.environments.failures import until_it_passes
 from dppo_redis.environments.inspect import looking
 from dppo_redis.protocol.config import RunConfig
@@ -34,6 +35,22 @@ def spaces_of(config: RunConfig, stop: StopRequest | None = None) -> Environment
         retry_s=config.env_retry_s,
         stop=stop,
     )
+
+
+def check_evaluation(config: RunConfig, spaces: EnvironmentSpaces, stop: StopRequest) -> None:
+    """Refuse wrappers of evaluation around which a policy for `spaces` cannot play.
+
+    Raises:
+        ConfigurationError: as `inspect.check_evaluation` does.
+        EnvironmentBrokenError, StoppedError: as `inspect_in_child` does.
+    """
+    if config.evaluation.wrappers is not None:
+        check = partial(inspect.check_evaluation, config, spaces)
+        until_it_passes(
+            lambda: try_in_child("the environment of the evaluation", check, config, stop),
+            config.env_retry_s,
+            stop,
+        )
 
 
 def describe(config: RunConfig, stop: StopRequest | None = None) -> RunDescription:

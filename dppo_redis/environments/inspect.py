@@ -7,6 +7,7 @@ import copy
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import gymnasium
@@ -38,6 +39,35 @@ def spaces_of(config: RunConfig) -> EnvironmentSpaces:
         ConfigurationError, EnvironmentBrokenError: as `looking` does.
     """
     return inspect(source_of(config), use_mask=config.use_action_mask)
+
+
+def check_evaluation(config: RunConfig, spaces: EnvironmentSpaces) -> None:
+    """Refuse wrappers of evaluation around which a policy for `spaces` cannot play.
+
+    Raises:
+        ConfigurationError: naming them, as `inspect` does, or with what they show.
+    """
+    wrappers = config.evaluation.wrappers
+    if wrappers is None or wrappers == config.wrappers or not config.evaluation.enabled:
+        return
+    try:
+        seen = inspect(replace(source_of(config), wrappers=wrappers), use_mask=config.use_action_mask)
+    except ConfigurationError as error:
+        prefix = "evaluation." if str(error).startswith("wrappers:") else "evaluation.wrappers: "
+        raise ConfigurationError(f"{prefix}{error}") from error
+    differing = [
+        f"{name} {after} where training has {before}"
+        for name, before, after in (
+            ("observations", spaces.observation.to_json(), seen.observation.to_json()),
+            ("actions", spaces.action.to_json(), seen.action.to_json()),
+        )
+        if before != after
+    ]
+    if differing:
+        raise ConfigurationError(
+            f"evaluation.wrappers: with {list(wrappers)} the environment has {' and '.join(differing)}: "
+            "evaluation may change rewards and episodes, but what the policy sees and does has to be the same"
+        )
 
 
 def describe(config: RunConfig) -> RunDescription:

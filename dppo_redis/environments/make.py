@@ -11,11 +11,12 @@ from typing import Any, Literal, TypeVar
 
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from dppo_redis.environments.failures import is_final
 from dppo_redis.environments.normalisers import refuse_normalisers
 from dppo_redis.environments.numbering import LOOK, CopyNumber
-from dppo_redis.environments.plain import PlainEnvironment
+from dppo_redis.environments.plain import PlainEnvironment, copy_innermost
 from dppo_redis.errors import ConfigurationError, DppoError, EnvironmentBrokenError
 from dppo_redis.protocol.spec import EnvironmentSource
 from dppo_redis.service.manners import keeping_manners
@@ -23,6 +24,7 @@ from dppo_redis.service.plugins import first_line, import_module_of, import_name
 from dppo_redis.spaces.environment_spaces import describe_spaces
 
 Vectorization = Literal["auto", "sync", "async"]
+_OF_GYMNASIUM = {OrderEnforcing, PassiveEnvChecker, TimeLimit}  # `gymnasium.make` puts them there
 _log = logging.getLogger("dppo")
 _AnyEnv = gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]
 _AnyEnvT = TypeVar("_AnyEnvT", bound=_AnyEnv)
@@ -43,6 +45,8 @@ def make_single(source: EnvironmentSource, number: CopyNumber = LOOK) -> gymnasi
         env = _make(source)
         try:
             refuse_normalisers(env, f"environment {source.env_id!r}")
+            if source.wrappers or not _OF_GYMNASIUM.issuperset(_layers(env)):
+                env = copy_innermost(env)
             for wrapper in source.wrappers:
                 env = _wrap(env, wrapper)
         except DppoError:
@@ -71,6 +75,13 @@ def _make(source: EnvironmentSource) -> gymnasium.Env[Any, Any]:
         raise kind(
             f"environment {env_id!r} cannot be made: {type(error).__name__}: {first_line(error)}"
         ) from error
+
+
+def _layers(env: gymnasium.Env[Any, Any]) -> Iterator[type[Any]]:
+    """The wrappers that are around it already."""
+    while isinstance(env, gymnasium.Wrapper):
+        yield type(env)
+        env = env.env
 
 
 def _wrap(env: gymnasium.Env[Any, Any], text: str) -> gymnasium.Env[Any, Any]:

@@ -14,6 +14,34 @@ from dppo_redis.spaces.observations import Array, MaskSpace
 _FLAG = (bool, np.bool_)
 
 
+class OwnObservations(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Hands out copies of observations: environments reuse their buffers, and wrappers keep what they saw."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        return copy.deepcopy(observation), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, *rest = self.env.step(action)
+        return copy.deepcopy(observation), *rest
+
+
+def copy_innermost(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """The same environment with its observations copied inside all of its wrappers.
+
+    A frame stack that keeps one buffer k times would show one frame k times.
+    """
+    if not isinstance(env, gymnasium.Wrapper):
+        return OwnObservations(env)
+    inner = env
+    while isinstance(inner.env, gymnasium.Wrapper):
+        inner = inner.env
+    inner.env = OwnObservations(inner.env)
+    return env
+
+
 class PlainEnvironment(gymnasium.Wrapper[Any, Any, Any, Any]):
     """One environment as our vectors want it.
 

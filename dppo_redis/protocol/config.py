@@ -5,22 +5,14 @@ back as the configuration that was used. Derived numbers live in `pacing.py`.
 """
 
 import ast
-import difflib
 import math
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import tyro
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_validator
 
 from dppo_redis.errors import ConfigurationError
+from dppo_redis.service.settings import Section, Switch
 
 
 def _read_value(words: list[str]) -> Any:
@@ -42,32 +34,6 @@ EnvValue = Annotated[
     ),
 ]
 Correction = Literal["none", "vtrace", "decoupled", "tis"]
-
-
-class Section(BaseModel):
-    """A group of knobs; errors leave as one `ConfigurationError` line that names the knob."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
-    path: ClassVar[str] = ""
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _one_line(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        try:
-            return handler(values)
-        except ValidationError as error:
-            raise ConfigurationError(_explain(cls, error)) from error
-
-
-def _explain(section: type[Section], error: ValidationError) -> str:
-    first = error.errors()[0]
-    knob = ".".join([section.path.rstrip("."), *(str(part) for part in first["loc"][:1])]).strip(".")
-    if first["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(str(first["loc"][0]), section.model_fields, n=1, cutoff=0.4)
-        hint = f"did you mean {section.path}{close[0]}?" if close else "see `dppo-redis train --help`"
-        return f"unknown setting {knob}: {hint}"
-    message = first["msg"].removeprefix("Value error, ") + _allowed(section, first["loc"])
-    return f"{knob or 'configuration'}: {message} (got {first['input']!r})" if knob else message
 
 
 class PpoConfig(Section):
@@ -166,12 +132,22 @@ class EvaluationConfig(Section):
 
     path: ClassVar[str] = "evaluation."
 
+    enabled: Switch = True
+    """Whether anything is evaluated; without it no policy is kept as the best one"""
     episodes: int = Field(20, ge=1, le=10_000)
     """Greedy episodes of one evaluation"""
+    environments: int | None = Field(None, ge=1, le=10_000)
+    """Copies that play them; default: 20, or one for each core where a step is slow because it computes"""
+    wrappers: tuple[str, ...] | None = None
+    """Wrappers around these copies instead of those of training; with nothing behind it: none"""
     interval_s: float = Field(0.25, ge=0, le=86_400)
     """Least time between two evaluations; slow ones wait longer, see max_share"""
     max_share: float = Field(0.05, gt=0, le=1)
     """Share of one core that evaluation may use"""
+    limit_s: float = Field(60.0, gt=0, le=86_400)
+    """Longest time of one evaluation; it then counts the episodes that have ended, and is not complete"""
+    end_wait_s: float = Field(10.0, ge=0, le=86_400)
+    """How long the end of a run waits for the last evaluation"""
 
 
 class CheckpointConfig(Section):
@@ -263,6 +239,11 @@ class RunConfig(Section):
                 f"({self.publish_every}), or every rollout would be dropped: "
                 f"set max_staleness to {self.publish_every} or more"
             )
+        if self.target_return is not None and self.target_on == "eval" and not self.evaluation.enabled:
+            raise ConfigurationError(
+                "target_return is compared with evaluations, and evaluation.enabled is false: "
+                "set target_on to train (--target-on train), or leave evaluation on"
+            )
         return self._one_network()
 
     def _one_network(self) -> Self:
@@ -281,17 +262,3 @@ def _check_plain(value: Any) -> None:
     is_plain = isinstance(value, bool | int | float | str | list | dict)
     if not is_plain or (isinstance(value, float) and not math.isfinite(value)):
         raise ValueError(f"{value!r} is no number, text, list or mapping of these")
-
-
-def _allowed(section: type[Section], loc: tuple[int | str, ...]) -> str:
-    """The whole range of a numeric knob, as pydantic's own message names one end of it only."""
-    field = section.model_fields.get(str(loc[0])) if loc else None
-    if field is None:
-        return ""
-    ends = {
-        sign: getattr(rule, name)
-        for rule in field.metadata
-        for name, sign in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<"))
-        if hasattr(rule, name)
-    }
-    return f"; allowed: {' and '.join(f'{sign} {end}' for sign, end in ends.items())}" if ends else ""

@@ -27,7 +27,7 @@ class Column:
     """A field of a report as its annotation has it."""
 
     name: str
-    kind: type[Any]  # str, int, float, tuple (of texts) or another report
+    kind: type[Any]  # str, int, float, bool, tuple (of texts) or another report
     nothing: Any  # stands for what is missing: None where the field may be that, else 0 or empty
     told: Told
 
@@ -65,9 +65,11 @@ def to_fields(*reports: Any) -> Fields:
 
 
 def _as_text(value: Any) -> str | int | float:
-    """Texts become one JSON list, None becomes empty text."""
+    """Texts become one JSON list, flags 1 or 0, None becomes empty text."""
     if isinstance(value, tuple):
         return json.dumps(value)
+    if isinstance(value, bool):
+        return int(value)
     return "" if value is None else cast(str | int | float, value)
 
 
@@ -107,11 +109,17 @@ def from_fields(report: type[R], stored: Mapping[str, str], *, finite: bool = Tr
 
 
 def from_whole_fields(report: type[R], stored: Mapping[str, str]) -> R | None:
-    """Inverse of `to_fields`; None where a field is missing or no number."""
+    """Inverse of `to_fields`; None where a field without a default is missing, or one is no number."""
     try:
-        return report(**{column.name: column.kind(stored[column.name]) for column in columns(report)})
+        return _from_object(
+            report, {c.name: _exactly(c, stored[c.name]) for c in columns(report) if c.name in stored}
+        )
     except (KeyError, ValueError):
         return None
+
+
+def _exactly(column: Column, text: str) -> Any:
+    return bool(int(text)) if column.kind is bool else column.kind(text)
 
 
 def from_json(report: type[R], text: str) -> R:

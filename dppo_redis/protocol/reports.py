@@ -138,7 +138,22 @@ class Evaluation:
     return_mean: float  # over these episodes
     return_std: float  # over these episodes
     length_mean: Annotated[float, Told("steps")]  # over these episodes
-    episodes: int  # played
+    episodes: int  # that were played to their end
+    planned: int = 0  # episodes; 0 where an earlier release wrote it
+    complete: bool = True  # whether all of these were played; else short ones are too many
+
+
+@dataclass(frozen=True)
+class EvaluatorReport:
+    """What the evaluator adds in `:evaluation`, which holds the newest complete evaluation."""
+
+    evaluations: int = 0  # complete ones of this run
+    failures: int = 0  # evaluations of this run that have no result
+    error: str = ""  # why the last one has no result; empty: it has one
+    unfinished: str = ""  # JSON of the last one where it was cut; empty: it is complete
+    playing: bool = False  # whether one is being played now
+    played: int = 0  # episodes of it that have ended
+    to_play: int = 0  # episodes of it
 
 
 @dataclass(frozen=True)
@@ -207,9 +222,10 @@ class RunSummary:
     steps_per_s: Annotated[float, Told("steps/s", digits=1)]  # trained_steps by train_s
     updates: int  # over all learners of the run
     version: Annotated[int | None, Told(left_out=True)] = None  # of a fleet's weights
-    return_mean: float | None  # of the last greedy evaluation
+    return_mean: float | None  # of the last complete greedy evaluation
     return_episodes: int  # that it played
     evaluation: Evaluation | None = None  # the last one as a whole; null: none was made
+    evaluations: int = 0  # that are complete
     target_step: int | None  # env_steps at which the target was met
     train_return_mean: float | None  # of the last 100 training episodes
     staleness: Annotated[StalenessSummary | None, Told(left_out=True)] = None  # of a fleet
@@ -244,9 +260,10 @@ class RunStatus:
     fields: Mapping[str, str]  # of the status hash, as they are stored
     control: Control
     ledger: Ledger
-    evaluation: Evaluation | None
+    evaluation: Evaluation | None  # the newest complete one
     actor_fields: Mapping[int, Mapping[str, str]]  # of the living actors by slot, as they are stored
     age_s: float | None  # of the status hash; None when there is none
+    evaluator: EvaluatorReport = EvaluatorReport()
 
     @cached_property
     def learner(self) -> LearnerStatus:

@@ -108,11 +108,14 @@ class Spec:
         return self.differences(replace(other, **{name: getattr(self, name) for name in free}))
 
 
-def _without(values: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key != name}
-
-
 _PARTS = ("environment", "observation", "action", "network")
+_LATER = (  # names in JoinSettings that earlier releases do not know
+    "env_retry_s",
+    "evaluation_environments",
+    "evaluation_wrappers",
+    "evaluation_limit_s",
+    "evaluation_end_wait_s",
+)
 
 
 @dataclass(frozen=True)
@@ -128,17 +131,30 @@ class JoinSettings:
     env_timeout_s: float
     lock_step: LockStep | None = None
     env_retry_s: float = 30.0
+    evaluation_environments: int | None = None
+    evaluation_wrappers: tuple[str, ...] | None = None  # None: those of training
+    evaluation_limit_s: float = 60.0
+    evaluation_end_wait_s: float = 10.0
 
     def to_json(self) -> dict[str, Any]:
-        """Names and values. Older releases do not know env_retry_s: it is left out where it is as usual."""
-        values = asdict(self)
-        return values if self.env_retry_s != JoinSettings.env_retry_s else _without(values, "env_retry_s")
+        """Names and values; what earlier releases do not know is left out where it is as usual."""
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in _LATER or value != getattr(JoinSettings, name)
+        }
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> "JoinSettings":
         """Inverse of `to_json`."""
-        lock_step = values["lock_step"]
-        return JoinSettings(**{**values, "lock_step": LockStep(**lock_step) if lock_step else None})
+        lock_step, wrappers = values["lock_step"], values.get("evaluation_wrappers")
+        return JoinSettings(
+            **{
+                **values,
+                "lock_step": LockStep(**lock_step) if lock_step else None,
+                "evaluation_wrappers": None if wrappers is None else tuple(wrappers),
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -151,6 +167,13 @@ class RunDescription:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "digest", self.spec.digest())
+
+    @property
+    def evaluated(self) -> EnvironmentSource:
+        """What evaluations are played in: the run's environment, maybe in other wrappers."""
+        wrappers = self.join.evaluation_wrappers
+        source = self.spec.environment
+        return source if wrappers is None else replace(source, wrappers=wrappers)
 
     def to_text(self) -> str:
         """The JSON text that the spec key holds."""
@@ -214,4 +237,8 @@ def join_settings(config: RunConfig, rollout_steps: int) -> JoinSettings:
         env_timeout_s=config.env_timeout_s,
         lock_step=lock_step_of(config, rollout_steps),
         env_retry_s=config.env_retry_s,
+        evaluation_environments=config.evaluation.environments,
+        evaluation_wrappers=config.evaluation.wrappers,
+        evaluation_limit_s=config.evaluation.limit_s,
+        evaluation_end_wait_s=config.evaluation.end_wait_s,
     )

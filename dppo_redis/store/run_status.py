@@ -24,4 +24,5 @@ def read_status(client: Client, keys: RunKeys) -> RunStatus:
         evaluation=store.evaluation(),
         actor_fields=Registry(client, keys).living(),
         age_s=max(0.0, time.time() - written) if written else None,
+        evaluator=store.evaluator(),
     )

@@ -9,7 +9,7 @@ import redis
 
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.report_fields import from_fields, from_whole_fields, to_fields
-from dppo_redis.protocol.reports import Control, Evaluation
+from dppo_redis.protocol.reports import Control, Evaluation, EvaluatorReport
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.protocol.wire import sha256
 from dppo_redis.store.client import Client
@@ -188,9 +188,20 @@ class RunStore:
         """The last evaluation."""
         return from_whole_fields(Evaluation, self._hash(self.keys.evaluation))
 
-    def write_evaluation(self, fields: Mapping[str, str | int | float]) -> None:
-        """Record an evaluation, now and in the metrics stream."""
-        self._client.hset(self.keys.evaluation, mapping=cast(Any, dict(fields)))
+    def evaluator(self) -> EvaluatorReport:
+        """What the evaluator reports beside it."""
+        return from_fields(EvaluatorReport, self._hash(self.keys.evaluation))
+
+    def write_evaluator(self, report: EvaluatorReport) -> None:
+        """Report how evaluations go."""
+        self._client.hset(self.keys.evaluation, mapping=cast(Any, to_fields(report)))
+
+    def write_evaluation(
+        self, fields: Mapping[str, str | int | float], report: EvaluatorReport | None = None
+    ) -> None:
+        """Record a complete evaluation, now and in the metrics stream; the report beside it only now."""
+        reported = to_fields(*([report] if report is not None else []))
+        self._client.hset(self.keys.evaluation, mapping=cast(Any, {**fields, **reported}))
         self.append_metrics({"kind": "evaluation", **fields})
 
     def append_metrics(self, fields: Mapping[str, str | int | float]) -> None:

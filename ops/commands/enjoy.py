@@ -135,7 +135,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _show(learnt: Learnt, options: EnjoyOptions, stop: StopRequest, calls: CallClock) -> Video | None:
     """Play in a window, or into a video, which is returned."""
-    spec, file = learnt.description.spec, options.video and options.video.absolute()
+    description = learnt.description
+    spec = replace(description.spec, environment=description.evaluated)
+    file = options.video and options.video.absolute()
     with _timed(calls):
         fps = options.fps or _check_rendering(spec.environment, filming=file is not None)
     sampling = np.random.default_rng(options.seed) if options.stochastic else None

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     mean = result.return_mean
     score = PolicyScore(
         run=learnt.run,
-        checkpoint=options.checkpoint,
+        checkpoint=learnt.checkpoint,
         return_mean=mean,
         return_std=result.return_std,
         interval=None if half is None else (mean - half, mean + half),
@@ -70,8 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         how = "stochastic" if options.stochastic else "greedy"
         interval = "" if half is None else f" ± {half:.2f} (95 %)"
         episodes = "1 episode" if result.episodes == 1 else f"{result.episodes} episodes"
+        if not result.complete:
+            episodes = f"{result.episodes} of {result.planned} episodes, as the others did not end"
         print(
-            f"{learnt.run}, {options.checkpoint} ({result.trained_steps:,} steps): "
+            f"{learnt.run}, {learnt.checkpoint} ({result.trained_steps:,} steps): "
             f"return {result.return_mean:.2f}{interval}, "
             f"standard deviation {result.return_std:.2f}, "
             f"mean length {result.length_mean:.1f}, over {episodes}, {how}"

@@ -46,12 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StoppedError:
         return stop.exit_status
     learnt.policy()  # whether the weights fit the spec
-    extra: dict[str, Any] = {"checkpoint": options.checkpoint}
+    extra: dict[str, Any] = {"checkpoint": learnt.checkpoint}
     add_graph(options.to, learnt, extra, wanted=with_graph)
     write_export(options.to, Export(learnt.run, learnt.description.spec, learnt.weights), extra=extra)
     files = [ARRAYS, DESCRIPTION, *([extra["onnx"]["file"]] if with_graph else [])]
     print(
-        f"{learnt.run}, {options.checkpoint} ({learnt.weights.trained_steps:,} steps): "
+        f"{learnt.run}, {learnt.checkpoint} ({learnt.weights.trained_steps:,} steps): "
         f"wrote {', '.join(files)} to {options.to}"
     )
     if not with_graph and options.onnx == "auto":

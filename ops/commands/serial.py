@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from dppo_redis.artefacts.spaces_file import write_spaces
-from dppo_redis.environments.child import spaces_of, try_in_child
+from dppo_redis.environments.child import check_evaluation, spaces_of, try_in_child
 from dppo_redis.errors import ConfigurationError, DppoError, EnvironmentBrokenError, ExitStatus, StoppedError
 from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.protocol.run_plan import plan
@@ -55,6 +55,7 @@ def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
     torch.set_num_threads(1)
     config = options.config
     planned = plan(config, spaces_of(config, stop), serial=True)
+    check_evaluation(config, planned.spaces, stop)
     check(directory, resume=bool(options.resume), overwrite=options.overwrite)
     if config.network.custom is not None:  # which may hang, or crash
         try_in_child("the network", partial(check_network, config, planned.description), config, stop)
@@ -121,6 +122,7 @@ class _Ending:
         """Save and tell, close the environments; the exit status."""
         status = self._tell(failure)
         user_code.announce_end(status)  # closing has as long as the guard then gives it
+        self.serial.evaluations.close()
         self.serial.sampling.close()
         if failure is not None:
             raise failure

@@ -16,6 +16,7 @@ from dppo_redis.store.credentials import Role, find_url
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_status import read_status
 from dppo_redis.store.run_store import only_run
+from ops.screens.evaluated import describe_trouble, last_evaluation
 from ops.screens.tables import make_console
 from ops.screens.view import render
 
@@ -34,7 +35,8 @@ class StatusOptions:
 
 def status_json(status: RunStatus) -> dict[str, Any]:
     """One JSON object."""
-    evaluation = status.evaluation
+    evaluation = last_evaluation(status)
+    trouble = describe_trouble(status.evaluator, status.evaluation)
     return {
         "run": status.run,
         "state": status.control.state,
@@ -43,7 +45,10 @@ def status_json(status: RunStatus) -> dict[str, Any]:
         "age_s": status.age_s if status.age_s is None else round(status.age_s, 1),
         "ledger": to_json(status.books),
         "drops": dict(status.ledger.reasons()),
+        "warnings": [*status.learner.warnings, *([trouble] if trouble else [])],
+        "evaluations": status.evaluator.evaluations,
         "evaluation": None if evaluation is None else to_json(evaluation),
+        "evaluator": to_json(status.evaluator),
         "actors": {
             str(slot): {name: _plain(value) for name, value in report.items()}
             for slot, report in status.actor_fields.items()

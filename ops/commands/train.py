@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dppo_redis.artefacts.config_file import load_toml
 from dppo_redis.artefacts.spaces_file import write_spaces
-from dppo_redis.environments.child import inspect_in_child, spaces_of, try_in_child
+from dppo_redis.environments.child import check_evaluation, inspect_in_child, spaces_of, try_in_child
 from dppo_redis.errors import DppoError, StoppedError
 from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.protocol.reports import RunSummary
@@ -66,6 +66,7 @@ def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
     if beginning.summary is None:
         check_limits(needs_of(config, has_server=url is None))
     planned = plan(config, spaces_of(config, stop), serial=False)
+    check_evaluation(config, planned.spaces, stop)
     # Every refusal comes before the first thing is written or removed.
     for path in (directory.path, Path.cwd(), Path(sys.executable), options.history):
         check_path(path)
@@ -174,6 +175,7 @@ def _train(
         broker_command=broker.command if broker is not None else None,
         open_files=needs_of(options.config, has_server=broker is not None).files,
         history=None if options.history is None else options.history.absolute(),
+        evaluator=options.config.evaluation.enabled,
     )
     fleet = Fleet.start(plan, address, lock)  # each service has the credentials of its own role
     sign(lock, directory.run, fleet.pid)
@@ -189,7 +191,7 @@ def _train(
             _say_how_to_join(screen, directory.run, address, broker)
             with screen:
                 watch.until_the_end()
-                watch.finish()
+                watch.finish(options.config.evaluation.end_wait_s)
         except DppoError as error:
             failure = error
             if broker is not None:  # on another's server only once it is clear that nobody else leads

@@ -14,6 +14,7 @@ from dppo_redis.errors import ConfigurationError
 
 ACTORS = "actor_"  # what the names of their processes begin with
 SAMPLING_STOP_WAIT_S = 3  # longer than a hanging step, closing and what is left take to end
+LEARNER, EVALUATOR = "learner", "evaluator"
 LEARNER_STOP_WAIT_S = 60  # longer than the longest save we allow
 
 
@@ -30,6 +31,7 @@ class FleetPlan:
     broker_command: Sequence[str] | None  # None: the Redis already runs elsewhere
     open_files: int = 1024  # that supervisord makes sure it may have
     history: Path | None = None  # directory for one file of events for each service
+    evaluator: bool = True  # whether there is one
 
     @property
     def files(self) -> RunFiles:
@@ -58,8 +60,9 @@ def render(plan: FleetPlan) -> str:
     learner = [plan.python, "-P", "-m", "learner", *run, *directory, *_history(plan, "learner")]
     evaluator = [plan.python, "-P", "-m", "workers.evaluate", *run, *directory, *_history(plan, "evaluator")]
     actor = [plan.python, "-P", "-m", "workers", *run, "--slot"]
-    sections.append(_program(plan, "learner", learner, priority=50, stop_wait_s=LEARNER_STOP_WAIT_S))
-    sections.append(_program(plan, "evaluator", evaluator, priority=80, stop_wait_s=SAMPLING_STOP_WAIT_S))
+    sections.append(_program(plan, LEARNER, learner, priority=50, stop_wait_s=LEARNER_STOP_WAIT_S))
+    if plan.evaluator:
+        sections.append(_program(plan, EVALUATOR, evaluator, priority=80, stop_wait_s=SAMPLING_STOP_WAIT_S))
     sections.append(
         _program(plan, "actor", actor, priority=90, stop_wait_s=SAMPLING_STOP_WAIT_S, numbered=plan.actors)
     )

@@ -1,5 +1,6 @@
 """Which policy of a run a command plays: choosing and loading it. `evaluate`, `enjoy` and `export` alike."""
 
+import logging
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,8 @@ from dppo_redis.protocol.weights import Weights
 from dppo_redis.service.shutdown import StopRequest
 from ops.fleet.run_directory import run_in
 
+_log = logging.getLogger("dppo")
+
 
 @dataclass(frozen=True)
 class Learnt:
@@ -26,6 +29,7 @@ class Learnt:
     run: str
     description: RunDescription
     weights: Weights
+    checkpoint: str = "best"  # which one it is
 
     def policy(self) -> ActingPolicy:
         """Ready to act.
@@ -56,9 +60,10 @@ def load_learnt(
 ) -> Learnt:
     """The policy in a run's directory or an export.
 
-    `checkpoint` is best (of the evaluations during training), last (the newest checkpoint), a checkpoint
-    file of the run, or the directory of an export that fits it. To play with it the environment is looked at
-    as it is installed here; otherwise it need not be installed.
+    `checkpoint` is best (of the evaluations during training; of a run without a complete one, the newest
+    checkpoint), last (the newest checkpoint), a checkpoint file of the run, or the directory of an export
+    that fits it. To play with it the environment is looked at as it is installed here; otherwise it need not
+    be installed.
 
     Raises:
         EnvironmentBrokenError, StoppedError: of looking at the environment.
@@ -72,6 +77,11 @@ def load_learnt(
     config = load_toml(RunFiles(directory).config)
     look = partial(spaces_of, stop=stop)
     description = describe(config, stop) if to_play else describe_stored(directory, config, look)
+    if checkpoint == "best" and _has_no_best(directory):
+        _log.warning(
+            "no evaluation of this run was complete, so none is the best: this is its last checkpoint"
+        )
+        checkpoint = "last"
     if checkpoint == "best":
         weights = read_best(directory, description.spec)
     elif Path(checkpoint) == RunFiles(Path(checkpoint).parent).best_policy:
@@ -81,7 +91,12 @@ def load_learnt(
         weights = adapt(export.weights, export.spec, description.spec, f"{checkpoint} is an export")
     else:
         weights = _from_checkpoint(directory, checkpoint, run, config, description)
-    return Learnt(run, description, weights)
+    return Learnt(run, description, weights, checkpoint)
+
+
+def _has_no_best(directory: Path) -> bool:
+    files = RunFiles(directory)
+    return not files.best_policy.exists() and any(files.checkpoints.glob("*"))
 
 
 def _from_export(directory: Path, checkpoint: str, stop: StopRequest | None, *, to_play: bool) -> Learnt:

@@ -11,6 +11,7 @@ from dppo_redis.protocol.reports import BooksSummary, Control, RunStatus, RunSum
 from dppo_redis.store.client import TransientError, translated
 from dppo_redis.store.registry import Registry
 from dppo_redis.store.run_store import RUN, RunStore
+from ops.screens.evaluated import describe_missing, describe_trouble, last_evaluation
 from ops.screens.watch import Watch
 
 _log = logging.getLogger("dppo")
@@ -29,6 +30,7 @@ def summarise(config: RunConfig, watch: Watch, run_dir: Path, wall_s: float, *, 
         except (TransientError, ConfigurationError) as error:
             _log.warning("the last books are not known: %s", error)
         summary = _with_last_evaluation(summary, config, status)
+        summary = _with_trouble(summary, config, status)
     summary = replace(summary, warnings=(*summary.warnings, *watch.losses.warnings))
     return replace(summary, reason="failed") if failed else summary
 
@@ -46,7 +48,8 @@ def _of_status(status: RunStatus, config: RunConfig, run_dir: Path, wall_s: floa
         version=keeper.version,
         return_mean=evaluation.return_mean if evaluation else None,
         return_episodes=evaluation.episodes if evaluation else 0,
-        evaluation=evaluation,
+        evaluation=last_evaluation(status),
+        evaluations=status.evaluator.evaluations,
         target_step=status.control.target_step,
         train_return_mean=learner.return_mean,
         staleness=StalenessSummary(learner.staleness_mean, learner.staleness_max, config.staleness_limit),
@@ -73,3 +76,17 @@ def _with_last_evaluation(summary: RunSummary, config: RunConfig, status: RunSta
     if summary.reason == "env_steps" and evaluation.env_steps and evaluation.return_mean >= target:
         return replace(summary, reason="target", target_step=evaluation.env_steps)
     return summary
+
+
+def _with_trouble(summary: RunSummary, config: RunConfig, status: RunStatus) -> RunSummary:
+    """What went wrong with evaluations is a warning; a run that was stopped has to evaluate nothing more."""
+    if not config.evaluation.enabled:
+        return summary
+    newest, control = status.evaluation, status.control
+    text = describe_trouble(status.evaluator, newest)
+    is_decided = newest is not None and newest.env_steps == control.target_step  # nothing comes after it
+    if not text and not is_decided and control.reason in ("env_steps", "target"):
+        text = describe_missing(status.evaluator, newest, status.learner.update)
+        if status.evaluator.playing:  # it could not even say how far it was
+            summary = replace(summary, evaluation=None)
+    return replace(summary, warnings=(*summary.warnings, text)) if text else summary

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from dppo_redis.protocol.ledger import Outcome
 from dppo_redis.protocol.reports import RunStatus
+from ops.screens.evaluated import describe_trouble
 from ops.screens.tables import make_console, printable
 
 _LINE_PERIOD_S = 2.0
@@ -68,10 +69,12 @@ def _facts(status: RunStatus) -> list[tuple[str, str]]:
         else f"{evaluation.return_mean:.1f} ± {evaluation.return_std:.1f} over {evaluation.episodes} greedy "
         f"episodes, version {evaluation.version} ({evaluation.env_steps:,} steps)"
     )
+    trouble = describe_trouble(status.evaluator, evaluation)
     drops = ", ".join(f"{name} {count}" for name, count in drops_of(status)) or "none"
     return [
         ("return", f"{_shown(learner.return_mean)} over the last 100 of {learner.episodes:,} episodes"),
         ("evaluation", f"{played}; target {_shown(learner.target_return)}"),
+        *([("", f"! {trouble}")] if trouble else []),
         (
             "update",
             f"{learner.update:,}, weights version {keeper.version:,}, epoch {keeper.epoch}, "

@@ -6,19 +6,23 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
-from dppo_redis.protocol.reports import ActorReport, RunStatus
+from dppo_redis.protocol.reports import ActorReport, EvaluatorReport, RunStatus
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client, TransientError, translated
 from dppo_redis.store.run_status import read_status
 from dppo_redis.store.run_store import STOP, RunStore
 from ops.fleet.last_words import last_words
-from ops.fleet.render import ACTORS
+from ops.fleet.render import ACTORS, EVALUATOR, LEARNER
 from ops.fleet.supervisor import Fleet, ProcessState, last_line
+from ops.screens.evaluated import waits_for
 from ops.screens.view import Screen
 
 _PERIOD_S = 0.25
-_LAST_EVALUATION_S = 600.0  # the last evaluation of a slow environment is worth waiting for
+_LAST_SAVE_S = 60.0  # longer than the longest save we allow
+_REPORT_S = 1.0  # for an evaluator whose time is up to say how far it got
 _HASTY_STOP_S = 8.0  # after Ctrl-C or SIGTERM nobody wants to wait
+_HASTY_EVALUATION_S = 1.5
+_SAY_PERIOD_S = 2.0
 _MOST_FIRST_STARTS = 3
 _MOST_STARTS = 10
 _BROKER_START_S = 15.0
@@ -163,22 +167,35 @@ class Watch:
         for text in texts:
             self.screen.say(f"warning: {text}")
 
-    def finish(self) -> None:
-        """Ask the services to end by themselves and wait for them, the last evaluation included."""
+    def finish(self, end_wait_s: float) -> None:
+        """Ask the services to end by themselves and wait for them, `end_wait_s` for the last evaluation."""
         hasty = self.stop.requested
         if hasty:
             self.fleet.stop_sampling()
         told = not hasty
-        deadline = time.monotonic() + (_HASTY_STOP_S if hasty else _LAST_EVALUATION_S)
+        began = time.monotonic()
+        next_line = began + 1.0  # an evaluator that ends at once is not worth one
         signalled = self.stop.signal
-        while time.monotonic() < deadline and self.stop.signal is signalled:
+        while self.stop.signal is signalled:
             self._look()
             told = told or self._tell_to_stop()
-            running = [p.name for p in self.fleet.processes().values() if p.alive and p.name != "broker"]
-            if not running:
+            now = time.monotonic()
+            awaited = {
+                name
+                for name in self._running()
+                if now < began + _longest_wait_s(name, end_wait_s, hasty=hasty)
+            }
+            if not awaited:
                 break
+            if not hasty and EVALUATOR in awaited and now >= next_line:
+                next_line = now + _SAY_PERIOD_S
+                report = self.status.evaluator if self.status is not None else EvaluatorReport()
+                self.screen.say(waits_for(report, end_wait_s))
             time.sleep(_PERIOD_S / 2)
         self._look(last=True)
+
+    def _running(self) -> set[str]:
+        return {p.name for p in self.fleet.processes().values() if p.alive and p.name != "broker"}
 
     def _tell_to_stop(self) -> bool:
         """Whether the wish reached Redis, which may only be starting."""
@@ -188,6 +205,13 @@ class Watch:
         except TransientError:
             return False
         return True
+
+
+def _longest_wait_s(service: str, end_wait_s: float, *, hasty: bool) -> float:
+    """How long a service may take to end by itself; then it gets a signal."""
+    if service == EVALUATOR:
+        return _HASTY_EVALUATION_S if hasty else end_wait_s + _REPORT_S
+    return _LAST_SAVE_S if service == LEARNER and not hasty else _HASTY_STOP_S
 
 
 def quietly(action: Callable[[], object]) -> None:

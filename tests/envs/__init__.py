@@ -9,6 +9,7 @@ _ENTRY_POINTS = {
     "Terminating-v0": "episodes:Terminating",
     "Truncating-v0": "episodes:Truncating",
     "BothFlags-v0": "episodes:BothFlags",
+    "ShortAndGood-v0": "episodes:ShortAndGood",
     "ShiftedDiscrete-v0": "actions:ShiftedDiscrete",
     "BoundedRecorder-v0": "actions:BoundedRecorder",
     "OpenBounds-v0": "actions:OpenBounds",
@@ -67,6 +68,7 @@ _ENTRY_POINTS = {
     "Slow-v0": "faults:Slow",
     "Simulated-v0": "numbered:Simulated",
     "Numbered-v0": "numbered:Numbered",
+    "Computing-v0": "faults:Computing",
 }
 
 gymnasium.register(

@@ -1,5 +1,6 @@
 """Episodes whose every number is known beforehand."""
 
+import time
 from typing import Any, ClassVar
 
 import gymnasium
@@ -62,3 +63,32 @@ class BothFlags(FixedLength):
     """Sets both flags in its last step."""
 
     end = "both"
+
+
+class ShortAndGood(FixedLength):
+    """Half of the episodes, by their seed, take two steps and return 10; others take `length` and return 0.
+
+    `ms` are slept in each step. An episode that is stepped beyond its end complains.
+    """
+
+    end = "terminated"
+
+    def __init__(self, length: int = 30, ms: float = 0.0) -> None:
+        super().__init__(length)
+        self.longest = length
+        self.pause_s = ms / 1000
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Vector, dict[str, Any]]:
+        answer = super().reset(seed=seed, options=options)
+        self.is_good = bool(self.np_random.integers(2))
+        self.length = 2 if self.is_good else self.longest
+        return answer
+
+    def step(self, action: np.int64) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
+        if self.taken >= self.length:
+            raise RuntimeError("stepped after its end")
+        time.sleep(self.pause_s)
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, 5.0 if self.is_good else 0.0, terminated, truncated, info

@@ -99,6 +99,20 @@ class Slow(FixedLength):
         return super().step(action)
 
 
+class Computing(FixedLength):
+    """Computes for `ms` milliseconds in each step."""
+
+    def __init__(self, ms: float, length: int = 3) -> None:
+        super().__init__(length)
+        self.work_s = ms / 1000
+
+    def step(self, action: np.int64) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
+        began = time.thread_time()
+        while time.thread_time() - began < self.work_s:
+            pass
+        return super().step(action)
+
+
 class Hangs(FixedLength):
     """Never answers its tenth step, unless another process has met that before; `marker` is a file."""
 

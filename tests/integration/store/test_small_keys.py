@@ -7,7 +7,8 @@ import time
 import pytest
 
 from dppo_redis.errors import ConfigurationError
-from dppo_redis.protocol.reports import ActorReport, Control, Evaluation
+from dppo_redis.protocol.report_fields import to_fields
+from dppo_redis.protocol.reports import ActorReport, Control, Evaluation, EvaluatorReport
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client, Patience
 from dppo_redis.store.keys import RunKeys
@@ -177,18 +178,28 @@ class TestEvaluation:
 
     def test_an_evaluation_is_read_back(self, store: RunStore) -> None:
         assert store.evaluation() is None
-        store.write_evaluation(vars(self.RESULT))
+        store.write_evaluation(to_fields(self.RESULT))
         assert store.evaluation() == self.RESULT
 
+    def test_what_the_evaluator_reports_leaves_it_alone(
+        self, client: Client, keys: RunKeys, store: RunStore
+    ) -> None:
+        report = EvaluatorReport(2, 1, "step raised", "", playing=True, played=7, to_play=20)
+        store.write_evaluation(to_fields(self.RESULT), report)
+        assert (store.evaluation(), store.evaluator()) == (self.RESULT, report)
+        store.write_evaluator(EvaluatorReport())
+        assert (store.evaluation(), store.evaluator()) == (self.RESULT, EvaluatorReport())
+        assert integer(client.xlen(keys.metrics)) == 1
+
     def test_it_is_also_a_point_of_the_curve(self, client: Client, keys: RunKeys, store: RunStore) -> None:
-        store.write_evaluation(vars(self.RESULT))
+        store.write_evaluation(to_fields(self.RESULT))
         assert integer(client.xlen(keys.metrics)) == 1
 
     @pytest.mark.parametrize("field", ["version", "return_mean"])
     def test_one_that_is_damaged_is_no_evaluation(
         self, client: Client, keys: RunKeys, store: RunStore, field: str
     ) -> None:
-        store.write_evaluation(vars(self.RESULT))
+        store.write_evaluation(to_fields(self.RESULT))
         client.hset(keys.evaluation, field, "good")
         assert store.evaluation() is None
 

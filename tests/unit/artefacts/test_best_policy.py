@@ -28,6 +28,26 @@ def test_only_a_higher_return_replaces_the_policy_that_is_kept(tmp_path: Path) -
     assert json.loads((RunFiles(tmp_path).best_evaluation).read_text())["version"] == 3
 
 
+def test_a_cut_evaluation_keeps_no_policy_and_replaces_none(tmp_path: Path) -> None:
+    best = BestPolicy(tmp_path)
+    cut = replace(EVALUATION, return_mean=99.0, planned=20, complete=False)
+    assert not best.consider(make_weights(SPEC, version=1), cut)
+    assert list(tmp_path.iterdir()) == []
+    assert consider(best, version=2, return_mean=1.0)
+    assert not best.consider(make_weights(SPEC, version=3), cut)
+    assert read_best(tmp_path, SPEC).version == 2
+
+
+def test_a_best_evaluation_of_an_earlier_release_is_read(tmp_path: Path) -> None:
+    consider(BestPolicy(tmp_path), version=1, return_mean=4.0)
+    file = RunFiles(tmp_path).best_evaluation
+    values = json.loads(file.read_text())
+    file.write_text(
+        json.dumps({name: values[name] for name in values if name not in ("planned", "complete")})
+    )
+    assert BestPolicy(tmp_path).return_mean == 4.0
+
+
 def test_another_process_goes_on_from_the_best_that_was_kept(tmp_path: Path) -> None:
     consider(BestPolicy(tmp_path), version=1, return_mean=4.0)
     best = BestPolicy(tmp_path)

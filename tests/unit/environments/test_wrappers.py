@@ -1,18 +1,26 @@
 """Wrappers that a configuration names, and environments that need copying."""
 
-from typing import Any
+import re
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from gymnasium.wrappers import FilterObservation, RecordEpisodeStatistics, TimeLimit
+from gymnasium.wrappers import (
+    FilterObservation,
+    FrameStackObservation,
+    RecordEpisodeStatistics,
+    TimeLimit,
+)
 
-from dppo_redis.environments.inspect import inspect
+from dppo_redis.environments.inspect import check_evaluation, inspect, spaces_of
 from dppo_redis.environments.make import make_single, make_vector
+from dppo_redis.environments.plain import OwnObservations
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.rollout import Rollout
 from dppo_redis.spaces.observations import ObservationSpec
+from tests.envs.observations import Reusing
 from tests.factories import TERMINATING, make_config, source
 from tests.unit.playing import MODES, play, spec_of
 from tests.wrappers import Scaled, Shifted
@@ -176,6 +184,60 @@ def test_environments_that_reuse_their_buffers_show_the_right_observations(
     for n, length in expected.items():
         seen = counts(rollout.observations)[rollout.valid[:, n], n, 0].tolist()
         assert seen == [t % length for t in range(len(seen))]
+
+
+def stacked(env_id: str, **kwargs: Any) -> list[list[float]]:
+    env = make_single(source(env_id, "FrameStackObservation(stack_size=3)", **kwargs))
+    env.reset()
+    frames = [env.step(0)[0] for _ in range(2)][-1]
+    return [frame.tolist() for frame in frames]
+
+
+def test_a_frame_stack_of_gymnasium_keeps_frames_of_an_environment_that_reuses_its_buffer() -> None:
+    assert stacked("tests.envs:Reusing-v0") == [[0, 0], [1, 1], [2, 2]]
+
+
+def test_so_does_one_that_the_environment_brings_itself() -> None:
+    def build(**_: Any) -> gymnasium.Env[Any, Any]:
+        return FrameStackObservation(Reusing(), stack_size=3)
+
+    gymnasium.register("Stacking-v0", entry_point=cast(Any, build), disable_env_checker=True)
+    try:
+        env = make_single(source("Stacking-v0"))
+        env.reset()
+        assert [env.step(0)[0] for _ in range(2)][-1].tolist() == [[0, 0], [1, 1], [2, 2]]
+    finally:
+        del gymnasium.registry["Stacking-v0"]
+
+
+def test_an_environment_alone_is_not_wrapped_once_more() -> None:
+    """Its observations are copied outside."""
+    assert OwnObservations not in layers(make_single(source("CartPole-v1")))
+
+
+def refused_in_evaluation(*wrappers: str) -> str:
+    evaluation, training = {"wrappers": wrappers}, ["TimeLimit(max_episode_steps=2)"]
+    config = make_config(env_id=TERMINATING, wrappers=training, evaluation=evaluation)
+    with pytest.raises(ConfigurationError) as caught:
+        check_evaluation(config, spaces_of(config))
+    return str(caught.value)
+
+
+def test_wrappers_of_evaluation_may_change_episodes_but_not_what_the_policy_sees() -> None:
+    allowed = make_config(env_id=TERMINATING, evaluation={"wrappers": ["TimeLimit(max_episode_steps=2)"]})
+    check_evaluation(allowed, spaces_of(allowed))
+    assert re.search(
+        r"^evaluation.wrappers: with .*FrameStack.* observations .*3.* where training has",
+        refused_in_evaluation("FrameStackObservation(stack_size=3)"),
+    )
+    assert "Nothing' cannot be imported" in refused_in_evaluation("Nothing")
+    normalising = refused_in_evaluation("NormalizeObservation")
+    assert normalising.startswith("evaluation.wrappers: NormalizeObservation would keep statistics")
+
+
+def test_without_evaluation_its_wrappers_are_not_looked_at() -> None:
+    config = make_config(env_id=TERMINATING, evaluation={"wrappers": ["Nothing"], "enabled": False})
+    check_evaluation(config, spaces_of(config))
 
 
 def test_a_reusing_environment_in_a_process_of_its_own_shows_the_right_observations() -> None:

@@ -4,7 +4,7 @@ import ast
 import json
 import re
 import tokenize
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ REPORTS = [
     if isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == reports.__name__
 ]
 EVALUATION = Evaluation(3, 2, 128, 130, 21.5, 0.5, 21.5, 20)
+_SINCE_LATER = ("planned", "complete")  # fields that earlier releases did not write
 
 
 def nothing(kind: type[Any]) -> Any:
@@ -133,14 +134,26 @@ class TestWhatOthersWrote:
         assert from_whole_fields(Evaluation, stored) == EVALUATION
         assert from_whole_fields(Evaluation, {**stored, name: "good"}) is None
         del stored[name]
-        assert from_whole_fields(Evaluation, stored) is None
+        if name not in _SINCE_LATER:
+            assert from_whole_fields(Evaluation, stored) is None
+
+    def test_an_evaluation_of_an_earlier_release_is_complete(self) -> None:
+        cut = replace(EVALUATION, episodes=7, planned=20, complete=False)
+        stored = {name: str(value) for name, value in to_fields(cut).items()}
+        assert stored["complete"] == "0"
+        assert from_whole_fields(Evaluation, stored) == cut
+        old = {name: value for name, value in stored.items() if name not in _SINCE_LATER}
+        assert from_whole_fields(Evaluation, old) == replace(cut, planned=0, complete=True)
+        values = {name: value for name, value in to_json(cut).items() if name not in _SINCE_LATER}
+        assert from_json(Evaluation, json.dumps(values)) == replace(cut, planned=0, complete=True)
+        assert from_json(Evaluation, json.dumps(to_json(cut))) == cut
 
 
 class TestSummary:
     def test_a_serial_run_has_no_values_of_a_fleet_and_a_fleet_has_them_in_this_order(self) -> None:
         assert " ".join(to_json(make_summary(refused=0))) == (
             "reason env_steps trained_steps wall_s train_s steps_per_s updates return_mean return_episodes "
-            "evaluation target_step train_return_mean refused warnings run_dir"
+            "evaluation evaluations target_step train_return_mean refused warnings run_dir"
         )
         fleet = to_json(
             make_summary(
@@ -153,7 +166,7 @@ class TestSummary:
         )
         assert " ".join(fleet) == (
             "reason env_steps trained_steps wall_s train_s steps_per_s updates version return_mean "
-            "return_episodes evaluation target_step train_return_mean staleness ledger actors "
+            "return_episodes evaluation evaluations target_step train_return_mean staleness ledger actors "
             "actor_wait_share warnings run_dir"
         )
         assert fleet["staleness"] == {"mean": 0.5, "max": 1, "limit": 4}

@@ -225,6 +225,23 @@ def test_the_text_of_a_description_stays_what_it_was() -> None:
     )
 
 
+def test_settings_that_older_releases_do_not_know_travel_only_where_they_are_set() -> None:
+    usual, spec = make_description(), make_spec()
+    chosen = {
+        "evaluation_environments": 3,
+        "evaluation_wrappers": (),
+        "evaluation_limit_s": 5.0,
+        "evaluation_end_wait_s": 0.0,
+    }
+    for name, value in chosen.items():
+        assert name not in usual.to_text()
+        description = make_description(spec, **{name: value})
+        assert RunDescription.from_text(description.to_text()) == description
+        assert description.digest == usual.digest, "how a run is evaluated is no part of its spec"
+    assert make_description(spec, evaluation_wrappers=("A",)).evaluated.wrappers == ("A",)
+    assert usual.evaluated == spec.environment
+
+
 # Known failure KF-WIRE-06.
 @pytest.mark.parametrize("schema", [WIRE_SCHEMA - 1, WIRE_SCHEMA + 1])
 def test_a_run_of_another_wire_schema_says_which_release_to_install(schema: int) -> None:

@@ -1,0 +1,106 @@
+"""Copies of an environment that play episodes assigned to them beforehand, in this process or in others."""
+
+import multiprocessing
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import FrameType, ModuleType
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from dppo_redis.environments.make import make_single
+from dppo_redis.environments.numbering import CopyNumber
+from dppo_redis.environments.plain import PlainEnvironment
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.protocol.spec import EnvironmentSource
+from dppo_redis.service.plugins import first_line
+
+NEXT_SEEDS = "next_seeds"  # of an AssignedEpisodes
+
+
+class AssignedEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """One copy: when its episode ends, the next of its seeds begins one, and after the last it rests.
+
+    A vector resets a copy without a seed where an episode has ended. A copy that rests shows its last
+    observation, and the environment itself is left alone.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.next_seeds: list[int] = []
+        self._rests = False
+        self._last: Any = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        self._rests = seed is None and not self.next_seeds
+        if self._rests:
+            return self._last, {}
+        return self.env.reset(seed=self.next_seeds.pop(0) if seed is None else seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        if self._rests:
+            return self._last, 0.0, False, False, {}
+        answer = self.env.step(action)
+        self._last = answer[0]
+        return answer
+
+
+def make_assigned(
+    source: EnvironmentSource, count: int, *, in_processes: bool, masked: bool
+) -> SyncVectorEnv | AsyncVectorEnv:
+    """Build `count` copies, each an AssignedEpisodes.
+
+    Processes are forked from a small one that has imported what they need: twenty of them start in a second,
+    where starting each anew takes ten seconds of computing time.
+
+    Raises:
+        ConfigurationError: they cannot be made, or not side by side.
+    """
+    numbers = (CopyNumber("evaluator", copy=copy) for copy in range(count))
+    builders = [partial(_make_copy, source, masked, in_processes, one) for one in numbers]
+    try:
+        if not in_processes:
+            return SyncVectorEnv(builders, autoreset_mode=AutoresetMode.SAME_STEP)
+        multiprocessing.set_forkserver_preload([__name__])
+        with _main_module_hidden():
+            return AsyncVectorEnv(builders, context="forkserver", autoreset_mode=AutoresetMode.SAME_STEP)
+    except ConfigurationError:
+        raise
+    except (Exception, SystemExit) as error:  # each with spaces of its own, for one
+        raise ConfigurationError(
+            f"environment {source.env_id!r} cannot be stepped {count} at a time: "
+            f"{type(error).__name__}: {first_line(error)}"
+        ) from error
+
+
+def _make_copy(
+    source: EnvironmentSource, masked: bool, alone: bool, copy: CopyNumber
+) -> gymnasium.Env[Any, Any]:
+    if alone and multiprocessing.parent_process() is not None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _leave_to_parent)
+    return AssignedEpisodes(PlainEnvironment(make_single(source, copy), masked))
+
+
+def _leave_to_parent(_number: int, _frame: FrameType | None) -> None:
+    """A signal to the whole group is for the process that asked for this one, and ends it.
+
+    It is not ignored: programs that the environment starts would inherit that.
+    """
+
+
+@contextmanager
+def _main_module_hidden() -> Iterator[None]:
+    """Multiprocessing runs the program's main module again in each process; these need nothing of it."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

@@ -1,0 +1,98 @@
+"""How the serial baseline evaluates: between updates, as rarely as a fleet's evaluator, and at the end."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dppo_redis.artefacts.best_policy import BestPolicy
+from dppo_redis.errors import EnvironmentBrokenError, StoppedError
+from dppo_redis.policy.numpy_policy import ActingPolicy
+from dppo_redis.protocol.config import EvaluationConfig
+from dppo_redis.protocol.reports import Evaluation
+from dppo_redis.protocol.run_warnings import RunWarnings
+from dppo_redis.protocol.spec import RunDescription
+from dppo_redis.service.shutdown import StopRequest
+from ops.screens.evaluated import describe_cut
+from workers.episodes import EpisodePlayer
+from workers.watchdog import CallClock
+
+_WARNING = "evaluation"
+_SAY_PERIOD_S = 2.0
+_log = logging.getLogger("dppo")
+
+
+class SerialEvaluations:
+    """Plays evaluations, keeps the best policy, and knows when the next one is due."""
+
+    def __init__(
+        self,
+        description: RunDescription,
+        knobs: EvaluationConfig,
+        run_dir: Path,
+        calls: CallClock,
+        warnings: RunWarnings,
+        say: Callable[[str], None],
+    ) -> None:
+        self._knobs = knobs
+        self._player = EpisodePlayer(description, calls)
+        self._best = BestPolicy(run_dir)
+        self._warnings = warnings
+        self._say = say
+        self._next = 0.0
+        self._newest: Evaluation | None = None
+        self.last: Evaluation | None = None  # None where it failed, marked where it was cut
+        self.complete = 0  # how many
+
+    def is_due(self) -> bool:
+        """Whether it is time for one, by the clock."""
+        return self._knobs.enabled and time.monotonic() >= self._next
+
+    def play(self, policy: ActingPolicy, stop: StopRequest, *, last: bool = False) -> Evaluation | None:
+        """The newest complete evaluation after one of this policy; the `last` one has less time."""
+        began = time.monotonic()
+        if not self._knobs.enabled or (last and not self._knobs.end_wait_s):
+            return self._newest
+        limit_s = min(self._knobs.limit_s, self._knobs.end_wait_s) if last else self._knobs.limit_s
+        try:
+            self._take(
+                policy, self._player.evaluate(policy, stop, limit_s=limit_s, goes_on=self._show(limit_s))
+            )
+        except StoppedError:
+            pass
+        except EnvironmentBrokenError as error:
+            _log.error("no evaluation: %s", error)
+            self.last = None
+            self._warnings.add(_WARNING, f"the last evaluation failed: {error}")
+        took_s = time.monotonic() - began
+        self._next = time.monotonic() + max(self._knobs.interval_s, took_s / self._knobs.max_share - took_s)
+        return self._newest
+
+    def _take(self, policy: ActingPolicy, evaluation: Evaluation) -> None:
+        self.last = evaluation
+        if not evaluation.complete:
+            self._warnings.add(_WARNING, describe_cut(evaluation, self._newest))
+            return
+        self._warnings.withdraw(_WARNING)
+        self._newest = evaluation
+        self.complete += 1
+        self._best.consider(policy.weights, evaluation)
+        if self._best.failure:
+            self._warnings.add("best policy", self._best.failure)
+
+    def _show(self, limit_s: float) -> Callable[[int], bool]:
+        """Says now and then how far a long evaluation is."""
+        next_line = time.monotonic() + _SAY_PERIOD_S
+
+        def goes_on(ended: int) -> bool:
+            nonlocal next_line
+            if time.monotonic() >= next_line:
+                next_line += _SAY_PERIOD_S
+                self._say(f"evaluation: {ended} of {self._knobs.episodes} episodes, at most {limit_s:g} s")
+            return True
+
+        return goes_on
+
+    def close(self) -> None:
+        """Free the environments."""
+        self._player.close()

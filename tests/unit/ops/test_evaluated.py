@@ -1,0 +1,170 @@
+"""Evaluations on screens and in summaries, those of the serial baseline, and runs without a complete one."""
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dppo_redis.artefacts.run_files import RunFiles
+from dppo_redis.environments.inspect import spaces_of
+from dppo_redis.errors import ConfigurationError, ExitStatus
+from dppo_redis.protocol.ledger import Ledger
+from dppo_redis.protocol.report_fields import to_json
+from dppo_redis.protocol.reports import Control, Evaluation, EvaluatorReport, RunStatus
+from dppo_redis.protocol.run_plan import plan
+from dppo_redis.service.shutdown import StopRequest
+from ops.commands.evaluate import main as evaluate
+from ops.commands.serial import main as serial
+from ops.commands.status import status_json
+from ops.options import SerialOptions, TrainOptions, read_options
+from ops.screens.evaluated import describe_missing, describe_trouble, last_evaluation, waits_for
+from ops.screens.tables import make_console
+from ops.serial import Serial, make_serial
+from tests.factories import make_config
+
+WHOLE = Evaluation(3, 2, 128, 130, 21.5, 0.5, 21.5, 20, planned=20)
+CUT = replace(WHOLE, version=9, update=8, return_mean=99.0, episodes=7, complete=False)
+
+
+def report(**known: Any) -> EvaluatorReport:
+    return EvaluatorReport(**known)
+
+
+def cut_report() -> EvaluatorReport:
+    return report(evaluations=1, unfinished=json.dumps(to_json(CUT)))
+
+
+def status(evaluator: EvaluatorReport, evaluation: Evaluation | None = WHOLE) -> RunStatus:
+    return RunStatus("run", {}, Control("run", "", None), Ledger(), evaluation, {}, 0.0, evaluator)
+
+
+def test_a_cut_evaluation_says_what_it_lacks_and_which_one_counts() -> None:
+    text = describe_trouble(cut_report(), WHOLE)
+    assert "(update 8) was cut after 7 of 20 episodes" in text
+    assert "the last complete one is of update 2 (return 21.5)" in text
+    assert "no evaluation of this run is complete" in describe_trouble(cut_report(), None)
+
+
+def test_the_last_evaluation_is_none_where_it_failed_and_marked_where_it_was_cut() -> None:
+    assert last_evaluation(status(report(evaluations=1))) == WHOLE
+    assert last_evaluation(status(cut_report())) == CUT
+    assert last_evaluation(status(report(error="step raised"))) is None
+    assert last_evaluation(status(report(unfinished="{"))) == WHOLE
+
+
+def test_an_evaluation_that_failed_is_a_warning_and_one_that_went_well_is_none() -> None:
+    assert "the last evaluation failed: step raised" in describe_trouble(report(error="step raised"), WHOLE)
+    assert "2 evaluations failed on the way" in describe_trouble(report(failures=2), WHOLE)
+    assert describe_trouble(report(evaluations=3), WHOLE) == ""
+
+
+def test_last_weights_that_nobody_evaluated_are_a_warning() -> None:
+    assert describe_missing(report(), WHOLE, update=2) == ""
+    text = describe_missing(report(playing=True, played=3, to_play=20), WHOLE, update=9)
+    assert "not evaluated in time (3 of 20 episodes had ended)" in text
+    assert "no evaluation of this run is complete" in describe_missing(report(), None, update=9)
+
+
+def test_the_screen_says_what_the_end_waits_for() -> None:
+    playing = report(playing=True, played=7, to_play=20)
+    assert waits_for(playing, 10.0) == "waiting for the last evaluation: 7 of 20 episodes, at most 10 s"
+    assert waits_for(report(), 2.5) == "waiting for the last evaluation, at most 2.5 s"
+
+
+def test_scripts_read_counts_and_warnings_at_the_top_of_the_status() -> None:
+    shown = status_json(status(cut_report()))
+    assert (shown["evaluations"], shown["evaluation"]["complete"], shown["evaluation"]["episodes"]) == (
+        1,
+        False,
+        7,
+    )
+    assert any("was cut after 7 of 20" in text for text in shown["warnings"])
+    assert status_json(status(report(error="no licence")))["evaluation"] is None
+
+
+def run_serial(tmp_path: Path, env_kwargs: dict[str, Any], **evaluation: Any) -> Serial:
+    config = make_config(
+        env_id="tests.envs:ShortAndGood-v0",
+        env_kwargs=env_kwargs,
+        envs_per_actor=2,
+        rollout_steps=4,
+        env_steps=16,
+        ppo={"batch_steps": 8, "minibatch_size": 8},
+        evaluation={"episodes": 8, **evaluation},
+    )
+    planned = plan(config, spaces_of(config), serial=True)
+    made = make_serial(planned, tmp_path, make_console(io.StringIO()), StopRequest())
+    made.run()
+    made.close()
+    return made
+
+
+def test_a_serial_run_counts_its_evaluations_and_keeps_the_best_policy(tmp_path: Path) -> None:
+    summary = run_serial(tmp_path, {}).summary(wall_s=1.0)
+    assert summary.evaluations == 2
+    assert summary.evaluation is not None
+    assert (summary.evaluation.complete, summary.return_episodes, summary.warnings) == (True, 8, ())
+    assert RunFiles(tmp_path).best_policy.exists()
+
+
+def test_a_serial_run_whose_evaluations_are_cut_says_so_and_keeps_no_policy(tmp_path: Path) -> None:
+    limits = {"limit_s": 0.5, "end_wait_s": 0.2}
+    summary = run_serial(tmp_path, {"length": 10_000, "ms": 5}, **limits).summary(wall_s=1.0)
+    assert (summary.reason, summary.evaluations, summary.return_mean) == ("env_steps", 0, None)
+    assert summary.evaluation is not None
+    assert (summary.evaluation.complete, summary.evaluation.return_mean) == (False, 10)
+    assert any("was cut after" in text for text in summary.warnings)
+    assert not RunFiles(tmp_path).best_policy.exists()
+
+
+def test_a_cut_evaluation_meets_no_target_of_a_serial_run(tmp_path: Path) -> None:
+    config = {"limit_s": 0.5, "end_wait_s": 0.2}
+    made = run_serial(tmp_path, {"length": 10_000, "ms": 5}, **config)
+    made.training.evaluation = CUT
+    made.training.goal = replace(made.training.goal, target_return=1.0)
+    made.training.judge(made.training.progress.trained_steps)
+    assert made.training.finished is not None
+    assert made.training.finished.reason == "env_steps"
+
+
+def test_without_evaluations_a_run_ends_and_its_last_checkpoint_is_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`best` is what it would play; there is none."""
+    small = ("--envs-per-actor", "2", "--ppo.batch-steps", "32", "--env-steps", "64", "--network.hidden", "8")
+    arguments = ("tests.envs:Terminating-v0", *small, "--evaluation.enabled", "false", "--json")
+    assert serial([*arguments, "--run-dir", str(tmp_path / "run")]) == ExitStatus.DONE
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (summary["evaluation"], summary["evaluations"], summary["warnings"]) == (None, 0, [])
+    assert evaluate([str(tmp_path / "run"), "--episodes", "3", "--json"]) == ExitStatus.DONE
+    printed = capsys.readouterr()
+    played = json.loads(printed.out.splitlines()[-1])
+    assert (played["checkpoint"], played["episodes"]) == ("last", 3)
+    assert "no evaluation of this run was complete" in printed.err
+
+
+@pytest.mark.parametrize("kind", [SerialOptions, TrainOptions])
+def test_the_command_line_says_how_to_evaluate(kind: Any) -> None:
+    def knobs(*words: str) -> Any:
+        return read_options(kind, ["X-v0", *words], "dppo-redis").config.evaluation
+
+    assert knobs().enabled
+    assert knobs().wrappers is None
+    assert not knobs("--evaluation.enabled", "false").enabled
+    assert knobs("--evaluation.enabled", "True").enabled
+    assert knobs("--evaluation.wrappers").wrappers == ()
+    assert knobs("--evaluation.wrappers", "A(b=1)", "m:B", "--json").wrappers == ("A(b=1)", "m:B")
+    assert knobs("--evaluation.environments", "3").environments == 3
+    with pytest.raises(ConfigurationError, match=r"true or false"):
+        knobs("--evaluation.enabled", "perhaps")
+
+
+def test_a_target_on_evaluations_needs_evaluations() -> None:
+    off = {"enabled": False}
+    with pytest.raises(ConfigurationError, match=r"evaluation.enabled is false: .*--target-on train"):
+        make_config(target_return=1.0, evaluation=off)
+    make_config(target_return=1.0, target_on="train", evaluation=off)
+    make_config(evaluation=off)
