@@ -19,7 +19,7 @@ from dppo_redis.protocol.reports import ActorReport
 from dppo_redis.protocol.rollout import MAX_ENVIRONMENTS
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.service.arguments import parse_arguments
-from dppo_redis.service.deaths import is_kept, read_deaths
+from dppo_redis.service.deaths import read_deaths, stopped_status
 from dppo_redis.service.ending import closing_within
 from dppo_redis.service.event_log import History
 from dppo_redis.service.logs import configure
@@ -86,7 +86,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     if options.slot is not None:
         refuse_living_holder(registry, options.slot, patience, stop)
         pause_after_deaths(deaths, partial(_beat, registry, options.slot), report, stop)
-    with Watchdog(calls, limit_s, stop, stopped_status=_stopped(), farewell=report):
+    with Watchdog(calls, limit_s, stop, stopped_status=stopped_status(), farewell=report):
         check_environment_patiently(description, options.slot or 0, calls, stop, report)
     if stop.requested:
         return _ended(stop)
@@ -111,7 +111,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     aside = Aside(actor, connect(url, f"dppo-actor-{options.run}"), keys)
     try:
         with Watchdog(
-            calls, limit_s, stop, stopped_status=_stopped(), meanwhile=aside.beat, farewell=aside.leave
+            calls, limit_s, stop, stopped_status=stopped_status(), meanwhile=aside.beat, farewell=aside.leave
         ):
             actor.run()
     finally:
@@ -129,13 +129,8 @@ def _serve_until_stopped(argv: Sequence[str] | None, stop: StopRequest) -> ExitS
         return _ended(stop)
 
 
-def _stopped() -> ExitStatus:
-    """What an actor ends with that a signal stopped: a supervisor shall start another one."""
-    return ExitStatus.TERMINATED if is_kept() else ExitStatus.DONE
-
-
 def _ended(stop: StopRequest) -> ExitStatus:
-    return ExitStatus.DONE if stop.signal is None else _stopped()
+    return stopped_status(stop.signal is not None)
 
 
 def _report(store: RunStore, service: str, text: str | None) -> None:

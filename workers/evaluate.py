@@ -9,7 +9,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,8 @@ from dppo_redis.protocol.reports import BestEvaluation, Control, Evaluation, Eva
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.protocol.weights import Weights, WeightsId
 from dppo_redis.service.arguments import parse_arguments
-from dppo_redis.service.deaths import read_deaths
+from dppo_redis.service.deaths import read_deaths, stopped_status
+from dppo_redis.service.ending import closing_within
 from dppo_redis.service.event_log import NO_HISTORY, History, arrays_digest
 from dppo_redis.service.logs import configure
 from dppo_redis.service.shutdown import StopRequest, run_service
@@ -274,11 +274,16 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
             calls = CallClock()
             player = EpisodePlayer(description, calls)
             evaluator = Evaluator(description, store, weights, patience, stop, best, player, history)
-            with Watchdog(calls, description.join.env_timeout_s, stop), closing(player):
-                evaluator.run()
+            try:
+                limit_s = description.join.env_timeout_s
+                with Watchdog(calls, limit_s, stop, stopped_status=stopped_status()):
+                    evaluator.run()
+            finally:
+                with closing_within():
+                    player.close()
     except StoppedError as error:
         _log.info("%s", error)
-    return ExitStatus.DONE
+    return stopped_status(stop.signal is not None)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -91,6 +91,11 @@ def is_kept(environment: Mapping[str, str] = os.environ) -> bool:
     return DIRECTORY_VARIABLE in environment and SERVICE_VARIABLE in environment
 
 
+def stopped_status(was_signalled: bool = True) -> ExitStatus:
+    """What a service ends with that a signal stopped, or not: supervisord shall start another one then."""
+    return ExitStatus.TERMINATED if was_signalled and is_kept() else ExitStatus.DONE
+
+
 def file_of(directory: Path, service: str) -> Path:
     """Where the deaths of a service are written."""
     return directory / f"{service}.deaths"
