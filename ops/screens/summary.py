@@ -85,7 +85,8 @@ def _with_trouble(summary: RunSummary, config: RunConfig, status: RunStatus) -> 
     newest, control = status.evaluation, status.control
     text = describe_trouble(status.evaluator, newest)
     is_decided = newest is not None and newest.env_steps == control.target_step  # nothing comes after it
-    if not text and not is_decided and control.reason in ("env_steps", "target"):
+    is_over = control.reason in ("env_steps", "target")
+    if not text and not is_decided and is_over and config.evaluation.end_wait_s:
         text = describe_missing(status.evaluator, newest, status.learner.update)
         if status.evaluator.playing:  # it could not even say how far it was
             summary = replace(summary, evaluation=None)
