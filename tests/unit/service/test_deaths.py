@@ -1,6 +1,5 @@
 """What counts as a death of a service, how long the next process pauses, and when it gives up."""
 
-import os
 import signal
 from pathlib import Path
 
