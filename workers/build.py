@@ -1,11 +1,11 @@
 """Builds what an actor samples with: environments and buffers. The serial baseline builds the same."""
 
-from dppo_redis.environments.make import make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.protocol.spec import RunDescription
 from workers.collect import Collector
 from workers.envs import Environments
 from workers.seeding import actor_seeds
+from workers.vectorization import make_fastest_vector
 from workers.watchdog import CallClock
 
 
@@ -24,7 +24,9 @@ def build_collector(
     calls = calls or CallClock()
     calls.start()  # building may hang, too; the first reset stops the clock
     try:
-        vector = make_vector(spec.environment, count, join.vectorization, masked=spec.observation.masked)
+        vector = make_fastest_vector(
+            spec.environment, count, join.vectorization, masked=spec.observation.masked
+        )
     except ConfigurationError as error:  # it could be made when it was looked at: this may pass
         raise EnvironmentBrokenError(str(error)) from error
     environments = Environments(vector, seeds.environments, calls)

@@ -2,13 +2,15 @@
 
 import ast
 import logging
+import multiprocessing
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, TypeVar
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
@@ -26,6 +28,7 @@ _NORMALISERS = {
 _log = logging.getLogger("dppo")
 _AnyEnv = gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]
 _AnyEnvT = TypeVar("_AnyEnvT", bound=_AnyEnv)
+Choose = Callable[[gymnasium.Env[Any, Any]], Vectorization]  # of a single environment: sync or async
 
 
 def make_single(source: EnvironmentSource) -> gymnasium.Env[Any, Any]:
@@ -98,25 +101,37 @@ def _parse_wrapper(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def make_vector(
-    source: EnvironmentSource, count: int, vectorization: Vectorization, *, masked: bool = False
+    source: EnvironmentSource,
+    count: int,
+    vectorization: Vectorization,
+    *,
+    masked: bool = False,
+    choose: Choose | None = None,
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
     """Build `count` environments stepped together.
 
     `auto` takes gymnasium's native vector environment when the id has one and it accepts the
-    arguments, else steps them one after another. Where the mode of automatic reset can be chosen
+    arguments, else what `choose` says of a single one, which is closed before the others are built;
+    without it they are stepped one after another. Where the mode of automatic reset can be chosen
     it is SAME_STEP, which wastes no step; callers read the mode from the metadata. With `masked` the
     observations are a Dict of the observation and its action mask.
 
     Raises:
         ConfigurationError: they cannot be made, or not side by side.
     """
-    if vectorization == "auto" and not masked and not source.wrappers:
-        native = _make_native(source, count)
-        if native is not None:
-            return native
+    is_free = vectorization == "auto"
+    if is_free:
+        best = _choose(source, count, masked, choose)
+        if isinstance(best, gymnasium.vector.VectorEnv):
+            return best
+        vectorization = best
     builders = [partial(_make_plain, source, masked)] * count
     try:
-        if vectorization == "async":
+        if vectorization == "async" and is_free:
+            parallel = _try_processes(builders)
+            if parallel is not None:
+                return parallel
+        elif vectorization == "async":
             return AsyncVectorEnv(builders, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
         return SyncVectorEnv(builders, autoreset_mode=AutoresetMode.SAME_STEP)
     except ConfigurationError:
@@ -126,6 +141,19 @@ def make_vector(
             f"environment {source.env_id!r} cannot be stepped {count} at a time: "
             f"{type(error).__name__}: {first_line(error)}"
         ) from error
+
+
+def _try_processes(builders: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) -> AsyncVectorEnv | None:
+    """In a process each; None where that cannot be done: they were chosen here and not asked for."""
+    others = set(multiprocessing.active_children())
+    try:
+        return AsyncVectorEnv(builders, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 too few processes or files, or a space it lacks
+        _log.warning("not in processes: %s: %s", type(error).__name__, first_line(error))
+        for process in set(multiprocessing.active_children()) - others:
+            process.kill()
+            process.join()
+        return None
 
 
 def close_quietly(env: _AnyEnv) -> None:
@@ -149,21 +177,49 @@ def _make_plain(source: EnvironmentSource, masked: bool) -> gymnasium.Env[Any, A
     return PlainEnvironment(make_single(source), masked)
 
 
-def _make_native(source: EnvironmentSource, count: int) -> gymnasium.vector.VectorEnv[Any, Any, Any] | None:
-    single = make_single(source)  # turns every reason for failure into one line
-    spec, spaces = single.spec, (single.observation_space, single.action_space)
-    close_quietly(single)
+def _choose(
+    source: EnvironmentSource, count: int, masked: bool, choose: Choose | None
+) -> gymnasium.vector.VectorEnv[Any, Any, Any] | Vectorization:
+    """The native version, or how else; a single environment that is looked at is closed first."""
+    may_be_native = not masked and not source.wrappers
+    if not may_be_native and choose is None:
+        return "sync"
+    with closing_quietly(make_single(source)) as single:  # turns every reason for failure into one line
+        spec, spaces = single.spec, (single.observation_space, single.action_space)
+        has_native = may_be_native and _has_native(spec, source)
+        if not has_native:
+            return choose(single) if choose is not None else "sync"
+    assert spec is not None
+    native = _make_native(spec, source, count, *spaces)
+    if native is not None:
+        return native
+    if choose is None:
+        return "sync"
+    with closing_quietly(make_single(source)) as single:
+        return choose(single)
+
+
+def _has_native(spec: EnvSpec | None, source: EnvironmentSource) -> bool:
     if spec is None or spec.vector_entry_point is None or spec.additional_wrappers:
-        return None
-    if source.env_kwargs.get("max_episode_steps") == -1:
-        return None  # no limit, to `gymnasium.make`; to a native one a limit that every step exceeds
+        return False
+    # -1 is no limit, to `gymnasium.make`; to a native one a limit that every step exceeds
+    return bool(source.env_kwargs.get("max_episode_steps") != -1)
+
+
+def _make_native(
+    spec: EnvSpec,
+    source: EnvironmentSource,
+    count: int,
+    observation: gymnasium.Space[Any],
+    action: gymnasium.Space[Any],
+) -> gymnasium.vector.VectorEnv[Any, Any, Any] | None:
     try:
         arguments: dict[str, Any] = dict(source.env_kwargs)
         native = gymnasium.make_vec(spec.id, count, vectorization_mode="vector_entry_point", **arguments)
     except (Exception, SystemExit) as error:  # noqa: BLE001 it lacks an argument or a package, say
         _log.debug("no native version: %s: %s", type(error).__name__, first_line(error))
         return None
-    if _can_stand_for(native, *spaces):
+    if _can_stand_for(native, observation, action):
         return native
     close_quietly(native)  # that of the Arcade Learning Environment shows other pictures, for one
     return None
