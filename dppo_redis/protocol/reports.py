@@ -80,6 +80,11 @@ class ActorReport:
     ambiguous: Annotated[int | None, Told("rollouts")] = None  # sent again, as the reply to a push was lost
     refused_full: Annotated[int | None, Told("pushes")] = None  # that the server refused for want of memory
     last_error: str = ""  # of its environment, its rollouts or the weights it fetched
+    vectorization: str = ""  # how it steps its environments: sync, async (processes) or native
+    step_ms: Annotated[float | None, Told("ms", digits=3)] = None  # one environment's step; native: of all
+    rollout_steps: Annotated[int | None, Told("steps")] = None  # length of the rollout it samples now
+    rollout_steps_done: Annotated[int | None, Told("steps")] = None  # of these
+    rollout_s: Annotated[float | None, Told("s", digits=3)] = None  # it takes so far; the last one took
     host: str = ""  # where it runs; the registry adds this and the next two
     pid: int | None = None  # of its process
     time: Annotated[float | None, Told("s since 1970", digits=3)] = None  # of this report, by its clock
