@@ -31,7 +31,7 @@ from dppo_redis.store.client import (
 from dppo_redis.store.entry import Entry as Entry
 from dppo_redis.store.keys import CONSUMER, GROUP, RunKeys
 from dppo_redis.store.pending import PendingEntries
-from dppo_redis.store.run_store import read_rollout_steps
+from dppo_redis.store.run_store import ROLLOUT_STEPS, read_rollout_steps
 from dppo_redis.store.scripts import source
 from dppo_redis.store.weight_store import parse_weights_id
 
@@ -98,7 +98,7 @@ class RolloutProducer:
         self._questions = pack(
             ("XLEN", keys.rollouts),
             ("HMGET", keys.weights, "epoch", "version"),
-            ("HMGET", keys.control, "state", "backlog_high", "rollout_steps"),
+            ("HMGET", keys.control, "state", "backlog_high", ROLLOUT_STEPS),
         )
         self._rarely = Rarely()
         self._learner_is_starting = False

@@ -128,6 +128,9 @@ def remove_foreign_types(client: Client, keys: RunKeys) -> list[str]:
     return foreign
 
 
+ROLLOUT_STEPS = "rollout_steps"  # field of `:control`, written by the keeper
+
+
 def read_rollout_steps(steps: bytes | None) -> int | None:
     """The wanted length of rollouts as `:control` has it; None where it does not say."""
     return int(steps) or None if steps and steps.isdigit() and len(steps) < 10 else None
@@ -169,7 +172,7 @@ class RunStore:
 
     def rollout_steps(self) -> int | None:
         """How long the rollouts of this fleet should be; None: as the spec has it."""
-        return read_rollout_steps(cast(bytes | None, self._client.hget(self.keys.control, "rollout_steps")))
+        return read_rollout_steps(cast(bytes | None, self._client.hget(self.keys.control, ROLLOUT_STEPS)))
 
     def claim(self) -> bool:
         """Take the name for a new run, before anything else is written; False where somebody else did."""
