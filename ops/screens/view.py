@@ -54,15 +54,14 @@ def _progress(status: RunStatus) -> RenderableType:
     bar.add_row(
         ProgressBar(total=budget, completed=min(steps, budget), width=40),
         f"{steps:,} / {budget:,} steps",
-        _rates(status.learner),
-        _time_left(status.learner),
     )
     return bar
 
 
 def _rates(learner: LearnerStatus) -> str:
     """Of the last minute, and beside it the mean over the run."""
-    return f"{learner.steps_per_s_recent:,.0f} steps/s ({learner.steps_per_s:,.0f} over the run)"
+    rates = f"{learner.steps_per_s_recent:,.0f} steps/s ({learner.steps_per_s:,.0f} over the run)"
+    return ", ".join(filter(None, (rates, _time_left(learner))))
 
 
 def _time_left(learner: LearnerStatus) -> str:
@@ -75,11 +74,13 @@ def _time_left(learner: LearnerStatus) -> str:
 
 def first_rollouts(status: RunStatus) -> str:
     """How far the rollouts are that the first update waits for; empty once there was one."""
-    if status.learner.update or status.learner.state != "waiting":
+    if status.learner.state not in ("waiting", "training"):
         return ""
-    sampling = [report for report in status.actors.values() if report.rollout_steps and not report.pushes]
+    if status.learner.update and status.learner.state == "training":
+        return ""
+    sampling = [report for report in status.actors.values() if report.rollout_steps]
     if not sampling:
-        return "" if any(report.pushes for report in status.actors.values()) else "no environment steps yet"
+        return "no environment steps yet"
     slowest = min(sampling, key=lambda report: (report.rollout_steps_done or 0) / (report.rollout_steps or 1))
     done, length = slowest.rollout_steps_done or 0, slowest.rollout_steps or 1
     left_s = (slowest.rollout_s or 0.0) / done * (length - done) if done else 0.0
@@ -97,6 +98,7 @@ def _facts(status: RunStatus) -> list[tuple[str, str]]:
     )
     drops = ", ".join(f"{name} {count}" for name, count in drops_of(status)) or "none"
     return [
+        ("speed", first_rollouts(status) or _rates(learner)),
         ("return", f"{_shown(learner.return_mean)} over the last 100 of {learner.episodes:,} episodes"),
         ("evaluation", f"{played}; target {_shown(learner.target_return)}"),
         (
@@ -121,7 +123,7 @@ def _facts(status: RunStatus) -> list[tuple[str, str]]:
             f"{100 * keeper.actor_wait_share:.0f} % of the time; "
             f"the learner {100 * learner.learner_wait_share:.0f} % of the last minute",
         ),
-    ] + ([("progress", progress)] if (progress := first_rollouts(status)) else [])
+    ]
 
 
 def drops_of(status: RunStatus) -> list[tuple[str, int]]:
