@@ -83,9 +83,15 @@ def test_a_pipe_gets_plain_lines_also_where_colours_are_forced(monkeypatch: pyte
     assert "╭" not in stream.getvalue()
 
 
-def status_of(actors: dict[int, dict[str, str]] | None = None, **fields: str) -> RunStatus:
+def status_of(fields: dict[str, str], actors: dict[int, dict[str, str]] | None = None) -> RunStatus:
     """A run that trains, with these fields of `:status` and of its actors."""
-    stored = {"state": "training", "update": "7", "budget_steps": "100000", "trained_steps": "40000", **fields}
+    stored = {
+        "state": "training",
+        "update": "7",
+        "budget_steps": "100000",
+        "trained_steps": "40000",
+        **fields,
+    }
     return RunStatus("run", stored, Control("run", "", None), Ledger({}), None, actors or {}, age_s=0.0)
 
 
@@ -113,14 +119,14 @@ def status_of(actors: dict[int, dict[str, str]] | None = None, **fields: str) ->
     ],
 )
 def test_each_number_is_what_the_fields_come_to(fields: dict[str, str], shown: str) -> None:
-    assert shown in printed(render(status_of(**fields)))
+    assert shown in printed(render(status_of(fields)))
 
 
 @pytest.mark.parametrize(
     "fields", [{"steps_per_s_recent": "0"}, {"steps_per_s_recent": "9", "trained_steps": "100000"}, {}]
 )
 def test_no_time_is_left_where_none_can_be_told(fields: dict[str, str]) -> None:
-    assert "left" not in printed(render(status_of(**fields)))
+    assert "left" not in printed(render(status_of(fields)))
 
 
 def sampling(done: int, length: int, seconds: float, pushes: int = 0) -> dict[str, str]:
@@ -144,19 +150,19 @@ def sampling(done: int, length: int, seconds: float, pushes: int = 0) -> dict[st
     ],
 )
 def test_the_first_rollouts_show_how_far_they_are(actors: dict[int, dict[str, str]], shown: str) -> None:
-    status = status_of(actors, state="waiting", trained_steps="0", update="0")
+    status = status_of({"state": "waiting", "trained_steps": "0", "update": "0"}, actors)
     assert shown in printed(render(status))
     assert shown in plain_line(status)
 
 
 def test_after_the_first_rollouts_their_progress_is_gone() -> None:
-    status = status_of({0: sampling(12, 64, 5.77, pushes=1)}, update="1")
+    status = status_of({"update": "1"}, {0: sampling(12, 64, 5.77, pushes=1)})
     assert "first rollouts" not in printed(render(status)) + plain_line(status)
 
 
 def test_who_is_missing_and_what_to_beware_of_are_lines() -> None:
     missing = "3 of 5 planned actors, host b (actors 3, 4) last seen 40 s ago"
-    status = status_of(missing=json.dumps([missing]), warnings=json.dumps(["9 actors sample a run"]))
+    status = status_of({"missing": json.dumps([missing]), "warnings": json.dumps(["9 actors sample a run"])})
     assert f"! {missing}" in printed(render(status))
     assert "! 9 actors sample a run" in printed(render(status))
     assert missing in plain_line(status)
@@ -166,7 +172,7 @@ def test_who_is_missing_and_what_to_beware_of_are_lines() -> None:
 
 def test_the_status_object_has_the_wait_of_the_last_minute_and_how_each_actor_steps() -> None:
     actors = {0: {"vectorization": "async", "step_ms": "30.2"}}
-    told = status_json(status_of(actors, learner_wait_share="0.986"))
+    told = status_json(status_of({"learner_wait_share": "0.986"}, actors))
     assert told["learner_wait_share"] == 0.986
     assert told["actors"]["0"] == {"vectorization": "async", "step_ms": 30.2}
 
@@ -177,7 +183,7 @@ def test_a_narrow_terminal_shows_every_number_of_the_first_lines(width: int) -> 
     console = make_console(stream)
     console.width = width
     fields = {"steps_per_s_recent": "1250", "steps_per_s": "1091.2", "learner_wait_share": "0.986"}
-    console.print(render(status_of(**fields)))
+    console.print(render(status_of(fields)))
     text = " ".join(stream.getvalue().replace("│", " ").split())
     for part in ("40,000 / 100,000 steps", "1,250 steps/s", "(1,091 over the run)", "99 %"):
         assert part in text, stream.getvalue()
