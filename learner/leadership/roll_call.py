@@ -65,8 +65,9 @@ class RollCall:
             starts = max((boots.get(str(slot), 0) for slot in absent), default=0)
             often = f", started {starts} times" if starts else ""
             told.append(f"{_listed(absent)} not seen yet{often}")
-        count = f"{here} of {self.planned_actors} planned actors"
-        return [f"{count}, {line}" for line in told]
+        is_short = here < self.planned_actors
+        count = f"{here} of {self.planned_actors} planned actors, " if is_short else ""
+        return [f"{count}{line}" for line in told]
 
     def _dying(self) -> list[str]:
         return [

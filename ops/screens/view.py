@@ -140,13 +140,24 @@ def drops_of(status: RunStatus) -> list[tuple[str, int]]:
 
 def _actor_table(status: RunStatus) -> Table:
     table = Table(box=None, padding=(0, 2), header_style="dim")
-    for column in ("actor", "host", "steps/s", "version", "pushed", "waiting", "boot", "last error"):
+    for column in (
+        "actor",
+        "host",
+        "steps/s",
+        "a step",
+        "version",
+        "pushed",
+        "waiting",
+        "boot",
+        "last error",
+    ):
         table.add_column(column, no_wrap=True)
     for slot, report in list(status.actors.items())[:_ACTORS_SHOWN]:
         row = (
             str(slot),
             report.host or "-",
             _shown(report.fps),
+            "-" if report.step_ms is None else f"{report.step_ms:.3g} ms {report.vectorization}",
             _shown(report.version),
             _shown(report.pushes),
             f"{100 * (report.wait_share or 0.0):.0f} %",

@@ -172,6 +172,7 @@ def test_who_is_missing_and_what_to_beware_of_are_lines() -> None:
 
 def test_the_status_object_has_the_wait_of_the_last_minute_and_how_each_actor_steps() -> None:
     actors = {0: {"vectorization": "async", "step_ms": "30.2"}}
+    assert "30.2 ms async" in printed(render(status_of({}, actors)))
     told = status_json(status_of({"learner_wait_share": "0.986"}, actors))
     assert told["learner_wait_share"] == 0.986
     assert told["actors"]["0"] == {"vectorization": "async", "step_ms": 30.2}
