@@ -172,7 +172,8 @@ class RunStore:
 
     def rollout_steps(self) -> int | None:
         """How long the rollouts of this fleet should be; None: as the spec has it."""
-        return read_rollout_steps(cast(bytes | None, self._client.hget(self.keys.control, ROLLOUT_STEPS)))
+        (steps,) = cast(list[bytes | None], self._client.hmget(self.keys.control, [ROLLOUT_STEPS]))
+        return read_rollout_steps(steps)  # an actor may HMGET this key, and not HGET it
 
     def claim(self) -> bool:
         """Take the name for a new run, before anything else is written; False where somebody else did."""

@@ -81,6 +81,18 @@ class TestLength:
                 running.wait_for_pushes(3)
                 assert self.lengths(client, keys)[-1] == length
 
+    def test_a_running_rollout_is_cut_where_the_fleet_has_grown(
+        self, redis_server: RedisServer, client: Client, keys: RunKeys
+    ) -> None:
+        """What the watchdog's thread does while the main one samples."""
+        slow = environments_of(f"{FAULTS}Slow-v0", ms=300)
+        with running_actor(redis_server.url, keys, slow) as running:
+            wait_until(lambda: running.actor.stats.rollout_began is not None, 10, "it samples")
+            client.hset(keys.control, "rollout_steps", "2")
+            running.actor.heed_length(RunStore(client, keys).rollout_steps())
+            running.wait_for_pushes(1)
+            assert self.lengths(client, keys)[0] < 4
+
     def test_a_memory_keeps_its_length(
         self, redis_server: RedisServer, client: Client, keys: RunKeys
     ) -> None:
