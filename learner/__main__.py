@@ -19,6 +19,7 @@ from dppo_redis.artefacts.spaces_file import read_spaces, write_spaces
 from dppo_redis.environments.child import spaces_of
 from dppo_redis.errors import ConfigurationError, ExitStatus, FencedError, StoppedError, WireError
 from dppo_redis.protocol.config import RunConfig
+from dppo_redis.protocol.pacing import FleetPacing
 from dppo_redis.protocol.run_plan import RunPlan, plan
 from dppo_redis.protocol.spec import source_of
 from dppo_redis.service.arguments import parse_arguments
@@ -88,12 +89,10 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     keeper = Keeper(
         learner.leadership,
         Registry(keeper_client, keys),
-        lambda: learner.report,
-        planned.derived.rollouts_per_update,
-        config.staleness_limit,
-        config.publish_every,
-        config.actors,
-        planned.derived.rollout_bytes,
+        learner.current_report,
+        FleetPacing.of(config, planned.derived),
+        learner.training.warnings,
+        lambda: learner.training.wait_share,
     )
     try:
         with suppress(StoppedError):

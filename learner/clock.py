@@ -1,6 +1,13 @@
-"""How long a run has been training: since its first rollout, pauses and time without a learner left out."""
+"""How long a run has been training, how fast of late, and how much of that it waited.
 
+The training clock runs since sampling of the first rollout began, pauses and time without a learner left out.
+"""
+
+import threading
 import time
+from collections import deque
+
+WINDOW_S = 60.0  # "of the last minute"
 
 
 class TrainingClock:
@@ -12,11 +19,11 @@ class TrainingClock:
         self.has_begun = False
         self.is_paused = False
 
-    def begin(self) -> None:
-        """The first rollout is there; begins once."""
+    def begin(self, ago_s: float = 0.0) -> None:
+        """The first rollout is there, and its sampling began `ago_s` seconds ago; begins once."""
         if not self.has_begun:
             self.has_begun = True
-            self._since = time.monotonic()
+            self._since = time.monotonic() - ago_s
 
     def pause(self) -> None:
         """Stand still, until `go_on`."""
@@ -32,3 +39,76 @@ class TrainingClock:
     def read_s(self) -> float:
         """Seconds so far."""
         return self._spent_s + (time.monotonic() - self._since if self._since is not None else 0.0)
+
+
+class WaitMeter:
+    """The share of the last minute that was spent waiting, the wait that still lasts included.
+
+    The loop begins and ends waits; the keeper's thread reads, too. Counts from the first wait on.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waits: deque[tuple[float, float]] = deque()  # begin and end, monotonic
+        self._since: float | None = None  # when the present wait began
+        self._first: float | None = None  # when the first one did
+
+    def begin(self) -> None:
+        """A wait begins, if none lasts already."""
+        with self._lock:
+            if self._since is None:
+                self._since = time.monotonic()
+                self._first = self._since if self._first is None else self._first
+
+    def end(self) -> float:
+        """It is over; how long it took, 0 where there was none."""
+        with self._lock:
+            if self._since is None:
+                return 0.0
+            began, now = self._since, time.monotonic()
+            self._waits.append((began, now))
+            self._since = None
+            while self._waits[0][1] < now - WINDOW_S:
+                self._waits.popleft()
+            return now - began
+
+    @property
+    def lasting_s(self) -> float:
+        """How long the present wait has taken; 0 between waits."""
+        since = self._since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def share(self) -> float:
+        """Of the last minute, or of the time since the first wait where that is less."""
+        with self._lock:
+            now = time.monotonic()
+            if self._first is None or now <= self._first:
+                return 0.0
+            start = max(self._first, now - WINDOW_S)
+            waits = [*self._waits] + ([(self._since, now)] if self._since is not None else [])
+            return sum(max(0.0, end - max(start, began)) for began, end in waits) / (now - start)
+
+
+class RecentRate:
+    """Steps per second of the last minute, by the training clock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: deque[tuple[float, int]] = deque()  # seconds of the clock, steps until then
+
+    def add(self, at_s: float, steps: int) -> None:
+        """So many steps have been trained on by now."""
+        with self._lock:
+            self._counts.append((at_s, steps))
+            while len(self._counts) > 1 and self._counts[1][0] <= at_s - WINDOW_S:
+                self._counts.popleft()
+
+    def per_s(self, now_s: float) -> float:
+        """Since the newest count that is a minute old, or since the first."""
+        with self._lock:
+            counts = list(self._counts)
+        if not counts:
+            return 0.0
+        old = [count for count in counts if count[0] <= now_s - WINDOW_S]
+        began_s, steps = old[-1] if old else counts[0]
+        return (counts[-1][1] - steps) / (now_s - began_s) if now_s > began_s else 0.0

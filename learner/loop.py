@@ -5,7 +5,6 @@ before settling, so that an actor that waits for room finds the new weights.
 """
 
 import logging
-import time
 from dataclasses import dataclass
 
 from dppo_redis.errors import CheckpointError
@@ -24,7 +23,7 @@ from learner.intake.intake import Accepted, Intake
 from learner.intake.resend_requests import Asking
 from learner.leadership.keeper import Keeper
 from learner.leadership.leadership import Leadership
-from learner.status_report import status_of
+from learner.status_report import status_of, with_present_rates
 from learner.training import Training
 
 _log = logging.getLogger("dppo")
@@ -47,7 +46,6 @@ class Learner:
         self.asking = Asking(self.lock_step, self._signs_of_loss) if self.lock_step else None
         self.published_update = -1
         self.saved_epoch = 0
-        self.waited_s = 0.0  # for the rollouts of the next batch
         self.unknown_states: set[str] = set()  # complained of
         self.rarely = Rarely()
         self.report = self._report()  # replaced as a whole at every change: the keeper's thread reads it
@@ -64,7 +62,7 @@ class Learner:
             self.training.judge(self.leadership.bookkeeper.env_steps)
             if self.training.finished is not None:
                 break
-            batch = self._poll()
+            batch = self._poll(keeper)
             self.report = self._report()
             if batch is not None:
                 self._train(batch)
@@ -87,6 +85,7 @@ class Learner:
             return False
         if control.state == PAUSE:
             if not self.training.clock.is_paused:
+                self.training.waits.end()
                 self.training.clock.pause()
                 self.training.advance_clock()
             self.report = self._report()
@@ -98,8 +97,8 @@ class Learner:
             _log.error("control asks for the unknown state %r: going on as with %r", control.state[:40], RUN)
         return True
 
-    def _poll(self) -> list[Accepted] | None:
-        started = time.monotonic()
+    def _poll(self, keeper: Keeper) -> list[Accepted] | None:
+        self.training.waits.begin()
         try:
             with translated():
                 batch = self.intake.poll(self.training.progress.update, lambda: self.leadership.lease.lineage)
@@ -108,17 +107,24 @@ class Learner:
                 _log.warning("waiting for Redis: %s", error)
             self.stop.sleep(0.2)
             return None
-        if self.training.clock.has_begun:
-            self.waited_s += time.monotonic() - started
-        elif batch is not None or self.intake.gathered:
-            self.training.clock.begin()
+        if not self.training.clock.has_begun and (batch is not None or self.intake.gathered):
+            self.training.begin(self._sampled_for_s(keeper))
         return batch
+
+    def _sampled_for_s(self, keeper: Keeper) -> float:
+        """How long the first rollout was in the making, as far as this learner was there."""
+        try:
+            with translated():
+                sampled_s = keeper.longest_rollout_s()
+        except TransientError:
+            return 0.0
+        return min(sampled_s, self.training.waits.lasting_s)
 
     def _train(self, accepted: list[Accepted]) -> None:
         update = self.training.progress.update
         staleness = [update - a.header.update for a in accepted]
-        trained = self.training.train([a.rollout for a in accepted], staleness, self.waited_s)
-        self.waited_s = 0.0
+        waited_s = self.training.waits.end()
+        trained = self.training.train([a.rollout for a in accepted], staleness, waited_s)
         self._remember(accepted, update)
         env_steps = self.leadership.bookkeeper.env_steps + trained.steps
         if self.training.progress.update % self.training.config.publish_every == 0:
@@ -207,7 +213,11 @@ class Learner:
 
     def _report(self) -> LearnerStatus:
         """What the loop has done so far."""
-        return status_of(self.training, self.intake.alarm, self.intake.dropped_by_actor)
+        return status_of(self.training, self.intake)
+
+    def current_report(self) -> LearnerStatus:
+        """The last report with what changes while the loop waits or trains; for the keeper's thread."""
+        return self.report if self.training.finished else with_present_rates(self.report, self.training)
 
     def hand_back(self, keeper: Keeper) -> None:
         """Write the last status and hand the lease back, if Redis is there."""

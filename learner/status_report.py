@@ -1,29 +1,44 @@
 """What a learner reports of itself, as far as its training and its intake know it. The keeper writes it."""
 
+from dataclasses import replace
+
 from dppo_redis.protocol.reports import LearnerStatus
+from learner.intake.intake import Intake
 from learner.training import Training
 
 
-def status_of(training: Training, alarm: str, dropped_by_actor: str) -> LearnerStatus:
-    """The report of this moment; `alarm` and `dropped_by_actor` are the intake's."""
+def with_present_rates(report: LearnerStatus, training: Training) -> LearnerStatus:
+    """A report with what is measured against the clock, as it is now. For any thread."""
+    return replace(
+        report,
+        learner_wait_share=training.waits.share(),
+        steps_per_s_recent=training.rate.per_s(training.clock.read_s()),
+    )
+
+
+def status_of(training: Training, intake: Intake) -> LearnerStatus:
+    """The report of this moment."""
     config, progress, saving = training.config, training.progress, training.saving
     return LearnerStatus(
         state=_state(training),
-        alarm=alarm,
+        alarm=intake.alarm,
         warnings=training.warnings.texts,
-        dropped_by_actor=dropped_by_actor,
+        dropped_by_actor=intake.dropped_by_actor,
         update=progress.update,
         trained_steps=progress.trained_steps,
         budget_steps=config.env_steps,
         target_return=config.target_return,
         train_s=progress.train_s,
         steps_per_s=progress.steps_per_s(),
+        steps_per_s_recent=training.rate.per_s(training.clock.read_s()),
         return_mean=progress.return_mean,
         episodes=progress.episodes,
         staleness_mean=progress.staleness_mean,
+        staleness_recent=intake.drops.stale.mean,
         staleness_max=progress.staleness_max,
+        stale_share=intake.drops.stale.share,
         staleness_limit=config.staleness_limit,
-        learner_wait_share=training.wait_share,
+        learner_wait_share=training.waits.share(),
         checkpoint_update=saving.update,
         checkpoint_time=saving.time,
         save_failures=saving.failures,

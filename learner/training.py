@@ -16,7 +16,7 @@ from dppo_redis.protocol.reports import Evaluation, UpdateRecord
 from dppo_redis.protocol.rollout import Rollout
 from dppo_redis.protocol.run_warnings import RunWarnings
 from learner.checkpoint import Checkpoints, Snapshot, is_milestone
-from learner.clock import TrainingClock
+from learner.clock import RecentRate, TrainingClock, WaitMeter
 from learner.goal import Finished, Goal, judge_goal
 from learner.health_log import HealthLog
 from learner.metrics import MetricsFiles, make_record
@@ -118,9 +118,17 @@ class Training:
         self.goal = Goal(config.env_steps, config.target_return, config.target_on)
         self.evaluation: Evaluation | None = None  # the newest complete one, from whoever plays them
         self.finished: Finished | None = None
-        self.wait_share = 0.0  # of late
+        self.wait_share = 0.0  # of the last 20 updates or so: paces the fleet
+        self.waits = WaitMeter()
+        self.rate = RecentRate()
         self.warnings = RunWarnings()
         self._health = HealthLog()
+
+    def begin(self, ago_s: float = 0.0) -> None:
+        """The first rollout is there, and its sampling began `ago_s` seconds ago; begins once."""
+        if not self.clock.has_begun:
+            self.rate.add(self.clock.read_s(), self.progress.trained_steps)
+            self.clock.begin(ago_s)
 
     def train(self, rollouts: Sequence[Rollout], staleness: Sequence[int], waited_s: float) -> Trained:
         """One update; `staleness` is in updates, of each rollout, `waited_s` the time it took to get them."""
@@ -131,6 +139,7 @@ class Training:
         self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist())
         self.saving.trained(steps_before, self.progress.trained_steps)
         self.advance_clock()
+        self.rate.add(self.progress.train_s, self.progress.trained_steps)
         return Trained(report, staleness, batch.steps, waited_s, began)
 
     def advance_clock(self) -> None:

@@ -62,18 +62,18 @@ class Serial:
     def run(self) -> None:
         """Train until the goal is reached or a stop is asked for."""
         training, progress = self.training, self.training.progress
-        training.clock.begin()
+        training.begin()
         training.judge(progress.trained_steps)  # a run that goes on may have been done
         self._save_when_due()
         while training.finished is None and not self.stop.requested:
             policy = self.policies.behaviour(self._policy())
-            began = time.monotonic()
+            training.waits.begin()
             try:
                 rollouts = self.sampling.collect(policy, self.stop)
             except StoppedError:
                 break
             staleness = [progress.update - policy.weights.update] * len(rollouts)
-            trained = training.train(rollouts, staleness, waited_s=time.monotonic() - began)
+            trained = training.train(rollouts, staleness, waited_s=training.waits.end())
             if self.evaluations.is_due():
                 training.evaluation = self.evaluations.play(self._policy(), self.stop)
             training.record(trained, env_steps=progress.trained_steps, version=progress.update)
@@ -155,6 +155,7 @@ class Serial:
             target_step=finished.target_step if finished else None,
             train_return_mean=progress.return_mean,
             refused=self.sampling.trouble.refused,
+            learner_wait_share=training.waits.share(),
             warnings=training.warnings.texts,
             run_dir=str(self.run_dir),
         )

@@ -19,6 +19,7 @@ from dppo_redis.service.shutdown import StopRequest
 from workers.build import build_collector
 from workers.collect import Collector
 from workers.failures import Trouble
+from workers.vectorization import Chosen
 from workers.watchdog import CallClock
 
 
@@ -111,13 +112,20 @@ class OneCollector:
 
     def __init__(self, description: RunDescription, batch_steps: int, boot: int = 1) -> None:
         """A run that goes on plays other episodes than those before, so it has another `boot`."""
-        builds = itertools.count()
+        builds, chosen = itertools.count(), Chosen()
         self.trouble, self.calls = Trouble(), CallClock()
         self._batch_steps = batch_steps
         self._collector = PatientCollector(
             description,
             lambda _: build_collector(
-                description, None, slot=0, boot=boot, builds=next(builds), calls=self.calls, role="serial"
+                description,
+                None,
+                slot=0,
+                boot=boot,
+                builds=next(builds),
+                calls=self.calls,
+                role="serial",
+                chosen=chosen,
             ),
             self.trouble,
         )
@@ -142,10 +150,11 @@ class LockStepFleet:
         self.trouble, self.calls = Trouble(), CallClock()
         self._plan = plan
         self._update: int | None = None
+        chosen = Chosen()
 
         def build(slot: int, failures: int) -> Collector:
             boot = seed_boot(self._update or 0)
-            return build_collector(description, None, slot, boot, failures, self.calls, role="serial")
+            return build_collector(description, None, slot, boot, failures, self.calls, "serial", chosen)
 
         self._collectors = [
             PatientCollector(description, partial(build, slot), self.trouble) for slot in range(plan.actors)

@@ -39,10 +39,11 @@ from workers.join import (
     refuse_living_holder,
     wait_for_description,
 )
-from workers.loop import BEAT_PERIOD_S, Actor, ActorStats, RunAccess
+from workers.loop import Actor, ActorStats, RunAccess
 from workers.sampling_rule import ByBacklog, InLockStep, Turn
 from workers.watchdog import CallClock, Watchdog
 
+_LATE_S = 0.1  # an actor beats between two rollouts; within a longer one the watchdog does it instead
 _log = logging.getLogger("dppo")
 
 
@@ -99,7 +100,9 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         boot_id=secrets.token_hex(8),
         stats=ActorStats(slot, boot, deaths=deaths),
         turn=turn,
-        build_collector=partial(build_collector, description, options.envs_per_actor, slot, calls=calls),
+        build_collector=partial(
+            build_collector, description, options.envs_per_actor, slot, calls=calls, chosen={}
+        ),
         access=RunAccess(
             RolloutProducer(client, keys, stop, history), WeightStore(client, keys), registry, store
         ),
@@ -155,12 +158,13 @@ class Aside:
         self._store = RunStore(client, keys)
 
     def beat(self) -> None:
-        """Beat where the actor itself is late, and see for it whether the run is over."""
-        if time.monotonic() > self._actor.next_beat + BEAT_PERIOD_S:
+        """Beat where the actor itself is late, and heed what has changed while it samples."""
+        if time.monotonic() > self._actor.next_beat + _LATE_S:
             with suppress(TransientError, ConfigurationError), translated():
                 self._actor.beat(self._registry)
                 if self._store.control().state == STOP:
                     self._actor.stop.request()
+                self._actor.heed_length(self._store.rollout_steps())
 
     def leave(self, reason: str | None) -> None:
         """Report why, and end the registration."""
@@ -181,7 +185,8 @@ def _check_place(options: ActorOptions, description: RunDescription) -> None:
     if options.slot is None or options.slot >= plan.actors:
         raise ConfigurationError(
             f"run {options.run} is in lock-step mode: it takes no more than the {plan.actors} actors it was "
-            f"started with; pass --slot 0 to {plan.actors - 1} only to stand in for one that is gone"
+            f"started with (set --actors); pass --slot 0 to {plan.actors - 1} only to stand in for "
+            "one that is gone"
         )
     if options.envs_per_actor not in (None, environments):
         raise ConfigurationError(

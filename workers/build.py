@@ -1,12 +1,12 @@
 """Builds what an actor samples with: environments and buffers. The serial baseline builds the same."""
 
-from dppo_redis.environments.make import make_vector
 from dppo_redis.environments.numbering import CopyNumber
 from dppo_redis.errors import EnvironmentBrokenError, EnvironmentNotBuiltError
 from dppo_redis.protocol.spec import RunDescription
 from workers.collect import Collector
 from workers.envs import Environments
 from workers.seeding import actor_seeds
+from workers.vectorization import Chosen, make_fastest_vector
 from workers.watchdog import CallClock
 
 
@@ -18,6 +18,7 @@ def build_collector(
     builds: int,
     calls: CallClock | None = None,
     role: str = "actor",
+    chosen: Chosen | None = None,  # filled; pass it again for environments that stand for these
 ) -> Collector:
     """Environments and buffers; rebuilt environments play other episodes than the broken ones."""
     number = CopyNumber(role, slot)
@@ -27,8 +28,13 @@ def build_collector(
     calls = calls or CallClock()
     calls.start()  # building may hang, too
     try:
-        vector = make_vector(
-            spec.environment, count, join.vectorization, masked=spec.observation.masked, number=number
+        vector = make_fastest_vector(
+            spec.environment,
+            count,
+            join.vectorization,
+            masked=spec.observation.masked,
+            number=number,
+            chosen={} if chosen is None else chosen,
         )
     except EnvironmentBrokenError as error:
         raise EnvironmentNotBuiltError(str(error)) from (error.__cause__ or error)

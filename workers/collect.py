@@ -11,13 +11,15 @@ import numpy as np
 from dppo_redis.errors import EnvironmentBrokenError, StoppedError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.policy.policy_state import PolicyState
-from dppo_redis.protocol.rollout import Rollout, allocate
+from dppo_redis.protocol.reports import ActorReport
+from dppo_redis.protocol.rollout import LAYOUTS, Rollout, allocate
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.spaces.normaliser import discounted_returns
 from dppo_redis.spaces.observations import Array, BoolArray, FloatArray
 from workers.envs import Environments
 from workers.seeding import ActorSeeds
+from workers.vectorization import kind_of
 
 
 class Collector:
@@ -44,9 +46,11 @@ class Collector:
         self._returns = np.zeros(environments.count)  # of the running episodes, float64
         self._discounted = np.zeros(environments.count)  # the same, discounted, where the spec asks for it
         self._lengths = np.zeros(environments.count, dtype=np.int64)
+        self.wanted_steps = spec.rollout_steps  # at least 1; may be set at any time, from any thread
+        self.steps_done = 0  # of the running or last rollout
 
     def collect(self, policy: ActingPolicy, stop: StopRequest | None = None) -> Rollout:
-        """Sample T steps of N environments with one policy.
+        """Sample T steps of N environments with one policy; fewer where fewer are wanted.
 
         The rollout's arrays are this collector's buffers: use or copy them before the next call.
 
@@ -55,11 +59,15 @@ class Collector:
             EnvironmentBrokenError: the environment raised.
         """
         buffers, state = self._buffers, self._state
-        noise = policy.noise(self._generator, self.spec.rollout_steps, self.environments.count)
+        length = min(self.wanted_steps, self.spec.rollout_steps)
+        noise = policy.noise(self._generator, length, self.environments.count)
         state.forget_nonfinite()
         before = state.frames_before, state.memory
         finals: list[Array] = []
-        for t in range(self.spec.rollout_steps):
+        self.steps_done = 0
+        for t in range(length):
+            if self.steps_done >= self.wanted_steps:
+                break  # the wish came in the middle
             if stop is not None and stop.requested:
                 raise StoppedError("stopped in the middle of a rollout")
             buffers.observations[t] = state.newest
@@ -75,6 +83,7 @@ class Collector:
             buffers.valid[t] = step.valid
             if step.final_observations is not None:
                 finals.append(step.final_observations)
+            self.steps_done = t + 1
         return self._finish(policy, finals, *before)
 
     def close(self) -> None:
@@ -84,8 +93,8 @@ class Collector:
     def _finish(
         self, policy: ActingPolicy, finals: list[Array], frames_before: Array, memory: FloatArray
     ) -> Rollout:
-        buffers = self._buffers
-        episode_returns, episode_lengths = self._episodes()
+        buffers = _first_steps(self._buffers, self.steps_done)
+        episode_returns, episode_lengths = self._episodes(buffers)
         discounted = self._discounted
         if self.spec.return_discount is not None:
             ends = buffers.terminated | buffers.truncated
@@ -96,7 +105,7 @@ class Collector:
             self._discounted = np.nan_to_num(self._discounted, nan=0, posinf=0, neginf=0)
         return replace(
             buffers,
-            log_probs=policy.log_probs(self._outputs, buffers.actions),
+            log_probs=policy.log_probs(self._outputs[: self.steps_done], buffers.actions),
             final_observations=np.concatenate(finals) if finals else buffers.final_observations,
             last_observations=self._state.newest,
             frames_before=frames_before,
@@ -106,9 +115,8 @@ class Collector:
             episode_lengths=episode_lengths,
         )
 
-    def _episodes(self) -> tuple[FloatArray, np.ndarray[tuple[int], np.dtype[np.int32]]]:
+    def _episodes(self, buffers: Rollout) -> tuple[FloatArray, np.ndarray[tuple[int], np.dtype[np.int32]]]:
         """Returns and lengths [E] of the episodes that ended, in row order; carries the rest on."""
-        buffers = self._buffers
         returns = self._returns + np.cumsum(buffers.rewards, axis=0, dtype=np.float64)
         lengths = self._lengths + np.cumsum(buffers.valid, axis=0)
         ended = buffers.terminated | buffers.truncated
@@ -125,6 +133,26 @@ class Collector:
             self._returns = np.nan_to_num(returns[-1] - last_end[0], nan=0, posinf=0, neginf=0)
         self._lengths = lengths[-1] - last_end[1]
         return episode_returns.astype(np.float32), episode_lengths.astype(np.int32)
+
+
+def with_progress(report: ActorReport, collector: Collector, rollout_s: float) -> ActorReport:
+    """A report with what the environments and the running or last rollout, of so many seconds, add to it."""
+    return replace(
+        report,
+        vectorization=kind_of(collector.environments.vector),
+        step_ms=collector.environments.step_ms,
+        rollout_steps=collector.wanted_steps,
+        rollout_steps_done=collector.steps_done,
+        rollout_s=rollout_s,
+    )
+
+
+def _first_steps(buffers: Rollout, steps: int) -> Rollout:
+    """The part of the buffers that was written."""
+    if steps == len(buffers.rewards):
+        return buffers
+    parts = {n: getattr(buffers, n)[:steps] for n, layout in LAYOUTS.items() if layout.axes == "TN"}
+    return replace(buffers, **parts)
 
 
 def _since_previous(totals: Array, by_place: Array, same: BoolArray) -> Array:

@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from dppo_redis.environments.assigned import NEXT_SEEDS
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
@@ -65,6 +65,16 @@ class Environments:
         self.observation = describe_observations(vector.single_observation_space)
         self._seeds = seeds
         self._ended: BoolArray = np.zeros(self.count, dtype=np.bool_)
+        self._steps = 0
+        self._stepping_s = 0.0
+
+    @property
+    def step_ms(self) -> float | None:
+        """Mean time of one step of one environment; of a native vector version, of all of them."""
+        if not self._steps:
+            return None
+        at_once = self.count if isinstance(self.vector.unwrapped, SyncVectorEnv) else 1
+        return 1000 * self._stepping_s / self._steps / at_once
 
     def reset(self) -> Array:
         """Seed and start all environments; observations [N, *row].
@@ -113,7 +123,10 @@ class Environments:
             self._calls.stop()
 
     def _step(self, actions: Any) -> Step:
+        began = time.perf_counter()
         raw, rewards, terminated, truncated, infos = self.vector.step(actions)
+        self._stepping_s += time.perf_counter() - began
+        self._steps += 1
         observations = self._rows(raw)
         valid = ~self._ended if self.mode is AutoresetMode.NEXT_STEP else np.ones(self.count, np.bool_)
         terminated = np.asarray(terminated, np.bool_).reshape(self.count) & valid

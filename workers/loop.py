@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, StoppedError, WireError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.reports import ActorReport
-from dppo_redis.protocol.rollout import Rollout, RolloutHeader, validate
+from dppo_redis.protocol.rollout import Rollout, RolloutHeader, may_be_short, validate
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.protocol.wire import checksum, encode_rollout
 from dppo_redis.service.deaths import NO_DEATHS, Deaths
@@ -25,7 +25,7 @@ from dppo_redis.store.registry import Registry
 from dppo_redis.store.rollout_stream import RolloutProducer, Situation
 from dppo_redis.store.run_store import PAUSE, STOP, RunStore
 from dppo_redis.store.weight_store import WeightStore
-from workers.collect import Collector
+from workers.collect import Collector, with_progress
 from workers.failures import Trouble
 from workers.sampling_rule import Turn
 
@@ -74,6 +74,7 @@ class ActorStats:
     last_error: str = ""
     rollout_s: float = 0.0  # what the last rollout took
     deaths: Deaths = NO_DEATHS  # of the processes before this one
+    rollout_began: float | None = None  # monotonic; None between rollouts
 
     def report(self, policy: ActingPolicy | None, producer: RolloutProducer, refused: int) -> ActorReport:
         """The same for the registry, with what the actor's parts know."""
@@ -140,7 +141,7 @@ class Actor:
                 situation = self._look()
                 continue
             try:
-                rollout = self._collect(policy)
+                rollout = self._collect(policy, situation)
             except StoppedError:
                 return
             except EnvironmentBrokenError as error:
@@ -156,12 +157,24 @@ class Actor:
             self.access.producer.push(header, payload)
         return self.turn.is_due()
 
-    def _collect(self, policy: ActingPolicy) -> Rollout:
+    def _collect(self, policy: ActingPolicy, situation: Situation) -> Rollout:
         collector = self._ready_collector()
-        began = time.monotonic()
-        rollout = collector.collect(policy, self.stop)
+        self.heed_length(situation.rollout_steps)
+        self.stats.rollout_began = began = time.monotonic()
+        try:
+            rollout = collector.collect(policy, self.stop)
+        finally:
+            self.stats.rollout_began = None
         self.stats.rollout_s = time.monotonic() - began
+        if self.stats.pushes == 0:  # so that the learner knows since when there has been sampling
+            self.patience.call("register", lambda: self.beat(self.access.registry))
         return rollout
+
+    def heed_length(self, steps: int | None) -> None:
+        """A fleet of this size samples rollouts of so many steps; a running one ends there, too."""
+        collector, spec = self.collector, self.description.spec
+        if collector is not None and self.description.join.lock_step is None and may_be_short(spec):
+            collector.wanted_steps = min(steps or spec.rollout_steps, spec.rollout_steps)
 
     def _ready_collector(self) -> Collector:
         if self.turn.starts_anew():
@@ -258,9 +271,12 @@ class Actor:
     def beat(self, registry: Registry) -> None:
         """Say that this actor lives, and what it is doing."""
         self.next_beat = time.monotonic() + BEAT_PERIOD_S
-        registry.beat(
-            self.stats.slot, self.stats.report(self.policy, self.access.producer, self.trouble.refused)
-        )
+        report = self.stats.report(self.policy, self.access.producer, self.trouble.refused)
+        collector, began = self.collector, self.stats.rollout_began
+        if collector is not None:
+            rollout_s = self.stats.rollout_s if began is None else time.monotonic() - began
+            report = with_progress(report, collector, rollout_s)
+        registry.beat(self.stats.slot, report)
 
     def _recover(self, error: EnvironmentBrokenError) -> None:
         """Close broken environments and pause; new ones are built, until it has failed too often."""

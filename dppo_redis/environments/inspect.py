@@ -159,10 +159,10 @@ def _check_numbers(env_id: str, answer: tuple[Any, ...]) -> None:
 def _try_step(env: gymnasium.Env[Any, Any], info: dict[str, Any]) -> tuple[Any, ...]:
     """What a step answers: five values, or the four of old Gym, on which gymnasium's wrappers raise."""
     try:
-        return env.step(_sample(env.action_space, info))
+        return env.step(sample_action(env.action_space, info))
     except ValueError:  # theirs, or the environment's own
         _, info = env.unwrapped.reset(seed=0)
-        answer: tuple[Any, ...] = env.unwrapped.step(_sample(env.unwrapped.action_space, info))
+        answer: tuple[Any, ...] = env.unwrapped.step(sample_action(env.unwrapped.action_space, info))
         if len(answer) == 5:
             raise
         return answer
@@ -180,7 +180,7 @@ def _check_observation(env_id: str, space: gymnasium.Space[Any], observation: An
         ) from error
 
 
-def _sample(space: gymnasium.Space[Any], info: dict[str, Any]) -> Any:
+def sample_action(space: gymnasium.Space[Any], info: dict[str, Any]) -> Any:
     """An action that the environment's mask, if it has one, allows."""
     try:
         action = describe_actions(space)

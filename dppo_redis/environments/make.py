@@ -2,14 +2,16 @@
 
 import ast
 import logging
+import multiprocessing
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
@@ -28,6 +30,7 @@ _OF_GYMNASIUM = {OrderEnforcing, PassiveEnvChecker, TimeLimit}  # `gymnasium.mak
 _log = logging.getLogger("dppo")
 _AnyEnv = gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]
 _AnyEnvT = TypeVar("_AnyEnvT", bound=_AnyEnv)
+Choose = Callable[[gymnasium.Env[Any, Any]], Vectorization]  # of a single environment: sync or async
 
 
 def make_single(source: EnvironmentSource, number: CopyNumber = LOOK) -> gymnasium.Env[Any, Any]:
@@ -126,11 +129,13 @@ def make_vector(
     *,
     masked: bool = False,
     number: CopyNumber = LOOK,
+    choose: Choose | None = None,
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
     """Build `count` environments stepped together.
 
     `auto` takes gymnasium's native vector environment when the id has one and it accepts the
-    arguments, else steps them one after another. Where the mode of automatic reset can be chosen
+    arguments, else what `choose` says of a single one, which is closed before the others are built;
+    without it they are stepped one after another. Where the mode of automatic reset can be chosen
     it is SAME_STEP, which wastes no step; callers read the mode from the metadata. With `masked` the
     observations are a Dict of the observation and its action mask. Copies are numbered from `number` on,
     a native version is one copy.
@@ -139,16 +144,23 @@ def make_vector(
         ConfigurationError: they cannot be made, or not side by side.
         EnvironmentBrokenError: as `make_single` does.
     """
-    if vectorization == "auto" and not masked and not source.wrappers:
-        native = _make_native(source, count, number)
-        if native is not None:
-            return native
+    is_free = vectorization == "auto"
+    if is_free:
+        best = _choose(source, count, masked, number, choose)
+        if isinstance(best, gymnasium.vector.VectorEnv):
+            return best
+        vectorization = best
     numbers = (replace(number, copy=number.copy + n) for n in range(count))
     builders: list[Callable[[], gymnasium.Env[Any, Any]]] = [
         partial(_make_plain, source, masked, one) for one in numbers
     ]
     try:
         with keeping_manners():
+            if vectorization == "async" and is_free:
+                parallel = _try_processes(builders)
+                if parallel is not None:
+                    return parallel
+                vectorization = "sync"
             return _make_side_by_side(builders, vectorization)
     except DppoError:
         raise
@@ -182,6 +194,19 @@ def _make_side_by_side(
         raise
 
 
+def _try_processes(builders: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) -> AsyncVectorEnv | None:
+    """In a process each; None where that cannot be done: they were chosen here and not asked for."""
+    others = set(multiprocessing.active_children())
+    try:
+        return AsyncVectorEnv(builders, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 too few processes or files, or a space it lacks
+        _log.warning("not in processes: %s: %s", type(error).__name__, first_line(error))
+        for process in set(multiprocessing.active_children()) - others:
+            process.kill()
+            process.join()
+        return None
+
+
 def close_quietly(env: _AnyEnv) -> None:
     """Free environments; what goes wrong in it is logged, not raised."""
     try:
@@ -206,18 +231,43 @@ def _make_plain(
     return PlainEnvironment(make_single(source, number), masked)
 
 
-def _make_native(
-    source: EnvironmentSource, count: int, number: CopyNumber
-) -> gymnasium.vector.VectorEnv[Any, Any, Any] | None:
-    if not _may_have_a_native_version(source.env_id):
-        return None
-    single = make_single(source, number)  # turns every reason for failure into one line
-    spec, spaces = single.spec, (single.observation_space, single.action_space)
-    close_quietly(single)
+def _choose(
+    source: EnvironmentSource, count: int, masked: bool, number: CopyNumber, choose: Choose | None
+) -> gymnasium.vector.VectorEnv[Any, Any, Any] | Vectorization:
+    """The native version, or how else; a single environment that is looked at is closed first."""
+    may_be_native = not masked and not source.wrappers and _may_have_a_native_version(source.env_id)
+    if not may_be_native and choose is None:
+        return "sync"
+    with closing_quietly(make_single(source, number)) as single:  # makes every reason for failure one line
+        spec, spaces = single.spec, (single.observation_space, single.action_space)
+        has_native = may_be_native and _has_native(spec, source)
+        if not has_native:
+            return choose(single) if choose is not None else "sync"
+    assert spec is not None
+    native = _make_native(spec, source, count, number, *spaces)
+    if native is not None:
+        return native
+    if choose is None:
+        return "sync"
+    with closing_quietly(make_single(source, number)) as single:
+        return choose(single)
+
+
+def _has_native(spec: EnvSpec | None, source: EnvironmentSource) -> bool:
     if spec is None or spec.vector_entry_point is None or spec.additional_wrappers:
-        return None
-    if source.env_kwargs.get("max_episode_steps") == -1:
-        return None  # no limit, to `gymnasium.make`; to a native one a limit that every step exceeds
+        return False
+    # -1 is no limit, to `gymnasium.make`; to a native one a limit that every step exceeds
+    return bool(source.env_kwargs.get("max_episode_steps") != -1)
+
+
+def _make_native(
+    spec: EnvSpec,
+    source: EnvironmentSource,
+    count: int,
+    number: CopyNumber,
+    observation: gymnasium.Space[Any],
+    action: gymnasium.Space[Any],
+) -> gymnasium.vector.VectorEnv[Any, Any, Any] | None:
     try:
         arguments: dict[str, Any] = dict(number.of(source).env_kwargs)
         with keeping_manners():
@@ -226,7 +276,7 @@ def _make_native(
         _log.debug("no native version: %s: %s", type(error).__name__, first_line(error))
         return None
     refuse_normalisers(native, f"environment {source.env_id!r}")
-    if _can_stand_for(native, *spaces):
+    if _can_stand_for(native, observation, action):
         return native
     close_quietly(native)  # that of the Arcade Learning Environment shows other pictures, for one
     return None

@@ -123,6 +123,84 @@ def backlog_fresh(high: int, rollouts_per_update: int, actors: int) -> int:
     return min(high, max(rollouts_per_update + 1, 2 * rollouts_per_update - actors + 1))
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How a fleet of some size samples."""
+
+    rollout_steps: int  # of each rollout; at most T
+    rollouts_per_update: int
+    backlog_high: int  # rollouts; where actors wait while the learner waits, too
+
+
+@dataclass(frozen=True)
+class FleetPacing:
+    """Paces the fleet that is there, whatever was planned."""
+
+    planned_actors: int
+    rollouts_per_update: int  # of T steps
+    max_staleness: int  # 0: lock-step mode
+    publish_every: int
+    rollout_bytes: int = 0  # of a planned actor
+    rollout_steps: int = 1  # T
+    envs_per_actor: int = 1
+    batch_steps: int = 1
+    keeps_length: bool = True  # lock-step mode, or a memory that is trained on whole rollouts
+
+    @staticmethod
+    def of(config: RunConfig, derived: Derived) -> "FleetPacing":
+        """That of a run as it was planned."""
+        return FleetPacing(
+            planned_actors=config.actors,
+            rollouts_per_update=derived.rollouts_per_update,
+            max_staleness=config.staleness_limit,
+            publish_every=config.publish_every,
+            rollout_bytes=derived.rollout_bytes,
+            rollout_steps=derived.rollout_steps,
+            envs_per_actor=config.envs_per_actor,
+            batch_steps=config.ppo.batch_steps,
+            keeps_length=config.lock_step or config.network.memory != "none",
+        )
+
+    def pace(self, actors: int) -> Pace:
+        """That of `actors` actors: a larger fleet than planned samples the rollouts it would have planned.
+
+        So a batch still has one rollout of each actor, and data stay as fresh. A fixed length would have all
+        the actors sample at once what only some of them can deliver in time.
+        """
+        steps, per_update = self.rollout_steps, self.rollouts_per_update
+        if actors > self.planned_actors and not self.keeps_length:
+            steps = min(steps, self._fitting_steps(actors))
+            per_update = rollouts_missing(0, steps * self.envs_per_actor, self.batch_steps)
+        if self.max_staleness == 0:
+            return Pace(steps, per_update, per_update)
+        high = backlog_high(per_update, actors, self.max_staleness, self.publish_every)
+        return Pace(steps, per_update, max(1, high))
+
+    def _fitting_steps(self, actors: int) -> int:
+        return max(1, self.batch_steps // (actors * self.envs_per_actor))
+
+    def advice(self, actors: int) -> str:
+        """What to set where this fleet is too large for rollouts that keep their length; else empty."""
+        pace, planned = self.pace(actors), self.pace(self.planned_actors)
+        if actors <= self.planned_actors or self.max_staleness == 0:
+            return ""
+        lag, planned_lag = self._lag(pace, actors), self._lag(planned, self.planned_actors)
+        if lag <= max(1.5, planned_lag):
+            return ""
+        needed = math.ceil((actors + 1) / pace.rollouts_per_update) + self.publish_every - 2
+        limit = f"max_staleness to {needed} or more, or " if needed > self.max_staleness else ""
+        steps = min(self.rollout_steps, self._fitting_steps(actors))
+        return (
+            f"{actors} actors sample a run planned for {self.planned_actors}, and its rollouts keep their "
+            f"{self.rollout_steps} steps, so that data are up to {lag:.1f} updates old: in a new run set "
+            f"{limit}actors to {actors} or rollout_steps to {steps}"
+        )
+
+    def _lag(self, pace: Pace, actors: int) -> float:
+        mark = backlog_fresh(pace.backlog_high, pace.rollouts_per_update, actors)
+        return expected_lag(mark, actors, pace.rollouts_per_update, self.publish_every)
+
+
 def valve_bytes(high: int, actors: int, rollout_bytes: int) -> int:
     """How many bytes of rollouts the stream may hold.
 

@@ -26,14 +26,17 @@ class LearnerStatus:
     trained_steps: Annotated[int, Told("steps")]  # trained on, over all learners of the run
     budget_steps: Annotated[int, Told("steps")]  # the run ends with so many trained steps
     target_return: float | None  # the run ends with this return; empty: no target
-    train_s: Annotated[float, Told("s", digits=3)]  # since the first rollout, without pauses; of all learners
+    train_s: Annotated[float, Told("s", digits=3)]  # since the first rollout began; of all learners
     steps_per_s: Annotated[float, Told("steps/s", digits=1)]  # trained_steps by train_s
+    steps_per_s_recent: Annotated[float, Told("steps/s", digits=1)]  # the same of the last minute
     return_mean: Annotated[float | None, Told(digits=3)]  # of the last 100 training episodes, or empty
     episodes: int  # finished in trained rollouts
     staleness_mean: Annotated[float, Told("updates", digits=4)]  # of all rollouts ever trained on
+    staleness_recent: Annotated[float | None, Told("updates", digits=4)]  # mean of the last minute, or empty
     staleness_max: Annotated[int, Told("updates")]  # of all rollouts ever trained on
+    stale_share: Annotated[float, Told("share", digits=4)]  # too old to train on, of those of the last minute
     staleness_limit: Annotated[int, Told("updates")]  # older rollouts are dropped
-    learner_wait_share: Annotated[float, Told("share", digits=3)]  # of its time of late, waiting for rollouts
+    learner_wait_share: Annotated[float, Told("share", digits=3)]  # of the last minute, waiting for rollouts
     checkpoint_update: int  # update of the last checkpoint; -1 before this learner's first
     checkpoint_time: Annotated[float, Told("s since 1970", digits=1)]  # when it was saved, or 0.0
     save_failures: int  # checkpoints that could not be saved since this learner started
@@ -55,8 +58,11 @@ class KeeperStatus:
     version: int  # of the weights published last
     learner: str  # who leads: host, process and a random number
     actors: int  # that live
+    planned_actors: int  # the run was planned for
+    missing: tuple[str, ...]  # who is gone or dies again and again, one text each
     actor_wait_share: Annotated[float, Told("share", digits=4)]  # of the actors' time, waiting for room
     backlog_high: Annotated[int, Told("rollouts")]  # backlog at which actors wait
+    rollout_steps: Annotated[int, Told("steps")]  # of the rollouts that this fleet samples
     entries_added: Annotated[int, Told("rollouts")]  # ever, those of deleted streams included
     backlog: Annotated[int, Told("rollouts")]  # in the stream and not settled
     imbalance: Annotated[int, Told("rollouts")]  # added, neither settled nor in the backlog, at this look
@@ -84,6 +90,11 @@ class ActorReport:
     deaths: int | None = None  # ends of its slot's processes by their own fault, since the fleet began
     killed: int | None = None  # ends of its slot's processes by a signal from outside, likewise
     last_death: str = ""  # how the process before this one ended, if it was before its time
+    vectorization: str = ""  # how it steps its environments: sync, async (processes) or native
+    step_ms: Annotated[float | None, Told("ms", digits=3)] = None  # one environment's step; native: of all
+    rollout_steps: Annotated[int | None, Told("steps")] = None  # length of the rollout it samples now
+    rollout_steps_done: Annotated[int | None, Told("steps")] = None  # of these
+    rollout_s: Annotated[float | None, Told("s", digits=3)] = None  # it takes so far; the last one took
     host: str = ""  # where it runs; the registry adds this and the next two
     pid: int | None = None  # of its process
     time: Annotated[float | None, Told("s since 1970", digits=3)] = None  # of this report, by its clock
@@ -232,6 +243,7 @@ class RunSummary:
     ledger: Annotated[BooksSummary | None, Told(left_out=True)] = None  # of a fleet
     actors: Annotated[int | None, Told(left_out=True)] = None  # that ever joined a fleet
     actor_wait_share: Annotated[float | None, Told("share", digits=4, left_out=True)] = None  # of a fleet
+    learner_wait_share: Annotated[float, Told("share", digits=3)] = 0.0  # of the last minute, for rollouts
     refused: Annotated[int | None, Told(left_out=True)] = None  # rollouts that a serial run did not train on
     warnings: tuple[str, ...] = ()  # what went wrong and did not end the run, one text for each kind
     run_dir: str  # where its files are

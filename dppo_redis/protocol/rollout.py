@@ -79,8 +79,16 @@ _FLOATS = tuple(n for n, layout in LAYOUTS.items() if layout.row in ("float32", 
 _FLOAT32, _FLOAT64, _INT32, _BOOL = map(np.dtype, ("float32", "float64", "int32", "bool"))
 
 
-def array_forms(spec: Spec, n: int, ended: int) -> dict[str, Form]:
-    """Shape and dtype of each array of a rollout of N environments with E ended rows, by name."""
+def may_be_short(spec: Spec) -> bool:
+    """Whether rollouts may have fewer steps than T; a memory is trained on whole ones."""
+    return spec.network.memory == "none"
+
+
+def array_forms(spec: Spec, n: int, ended: int, steps: int | None = None) -> dict[str, Form]:
+    """Shape and dtype of each array of a rollout of N environments with E ended rows, by name.
+
+    It has T steps where `steps` does not say how many.
+    """
     row, dtype = spec.observation.row_shape, spec.observation.row_dtype
     rows: dict[str, Form] = {
         "observation": (row, dtype),
@@ -92,7 +100,7 @@ def array_forms(spec: Spec, n: int, ended: int) -> dict[str, Form]:
         "int32": ((), _INT32),
         "bool": ((), _BOOL),
     }
-    axes = {"TN": (spec.rollout_steps, n), "N": (n,), "E": (ended,)}
+    axes = {"TN": (steps or spec.rollout_steps, n), "N": (n,), "E": (ended,)}
     found = {}
     for name, (along, of) in LAYOUTS.items():
         shape, dtype = rows[of]
@@ -136,12 +144,13 @@ def check_layout(rollout: Rollout, spec: Spec) -> None:
     if rollout.rewards.ndim != 2:
         raise WireError("shape", f"rewards have shape {rollout.rewards.shape}, not [T, N]")
     t, n = rollout.rewards.shape
-    if t != spec.rollout_steps or not 1 <= n <= MAX_ENVIRONMENTS:
+    is_long_enough = t == spec.rollout_steps or (may_be_short(spec) and 1 <= t < spec.rollout_steps)
+    if not is_long_enough or not 1 <= n <= MAX_ENVIRONMENTS:
         raise WireError("shape", f"T={t}, N={n}; the spec has T={spec.rollout_steps}")
     for name in ("terminated", "truncated"):  # the number of ended rows is counted from these
         _check_array(name, getattr(rollout, name), (t, n), _BOOL)
     ended = int(np.count_nonzero(rollout.ends))
-    for name, (shape, dtype) in array_forms(spec, n, ended).items():
+    for name, (shape, dtype) in array_forms(spec, n, ended, t).items():
         _check_array(name, getattr(rollout, name), shape, dtype)
 
 

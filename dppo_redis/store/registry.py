@@ -123,11 +123,12 @@ class Registry:
     def _members(self) -> list[bytes]:
         return cast(list[bytes], self._client.zrange(self._keys.actors, 0, -1))
 
-    def forget_dead(self, living: Mapping[int, Any]) -> None:
-        """Drop index entries whose actor has vanished."""
+    def forget_dead(self, living: Mapping[int, Any]) -> set[int]:
+        """Drop index entries whose actor has vanished, without having left; returns their slots."""
         dead = [m for m in self._members() if not _is_slot(m) or int(m) not in living]
         if dead:
             self._client.zrem(self._keys.actors, *dead)
+        return {int(member) for member in dead if _is_slot(member)}
 
     def joined(self) -> int:
         """How many actors have ever joined, restarts not counted."""

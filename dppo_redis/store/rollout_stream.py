@@ -31,6 +31,7 @@ from dppo_redis.store.client import (
 from dppo_redis.store.entry import Entry as Entry
 from dppo_redis.store.keys import CONSUMER, GROUP, RunKeys
 from dppo_redis.store.pending import PendingEntries
+from dppo_redis.store.run_store import ROLLOUT_STEPS, read_rollout_steps
 from dppo_redis.store.scripts import source
 from dppo_redis.store.weight_store import parse_weights_id
 
@@ -50,6 +51,7 @@ class Situation:
     weights: WeightsId | None  # current publication
     state: str  # run, pause or stop
     backlog_high: int  # start no rollout while the backlog is this high
+    rollout_steps: int | None = None  # how long the rollouts of this fleet should be; None: T
 
 
 def parse_header(entry: Entry) -> RolloutHeader:
@@ -96,7 +98,7 @@ class RolloutProducer:
         self._questions = pack(
             ("XLEN", keys.rollouts),
             ("HMGET", keys.weights, "epoch", "version"),
-            ("HMGET", keys.control, "state", "backlog_high"),
+            ("HMGET", keys.control, "state", "backlog_high", ROLLOUT_STEPS),
         )
         self._rarely = Rarely()
         self._learner_is_starting = False
@@ -170,12 +172,13 @@ class RolloutProducer:
 
     @staticmethod
     def _situation(answers: list[Any]) -> Situation:
-        backlog, (epoch, version), (state, high) = answers
+        backlog, (epoch, version), (state, high, steps) = answers
         return Situation(
             backlog=int(backlog),
             weights=parse_weights_id(epoch, version),
             state=(state or b"run").decode(errors="replace"),
             backlog_high=int(high) if high and high.isdigit() and len(high) < 10 else 1,
+            rollout_steps=read_rollout_steps(steps),
         )
 
 

@@ -128,6 +128,14 @@ def remove_foreign_types(client: Client, keys: RunKeys) -> list[str]:
     return foreign
 
 
+ROLLOUT_STEPS = "rollout_steps"  # field of `:control`, written by the keeper
+
+
+def read_rollout_steps(steps: bytes | None) -> int | None:
+    """The wanted length of rollouts as `:control` has it; None where it does not say."""
+    return int(steps) or None if steps and steps.isdigit() and len(steps) < 10 else None
+
+
 class RunStore:
     """The small keys of one run. Redis errors pass through; callers translate them."""
 
@@ -161,6 +169,11 @@ class RunStore:
     def control(self) -> Control:
         """What the operator wants; a missing key means run."""
         return from_fields(Control, {"state": RUN, **self._hash(self.keys.control)})
+
+    def rollout_steps(self) -> int | None:
+        """How long the rollouts of this fleet should be; None: as the spec has it."""
+        (steps,) = cast(list[bytes | None], self._client.hmget(self.keys.control, [ROLLOUT_STEPS]))
+        return read_rollout_steps(steps)  # an actor may HMGET this key, and not HGET it
 
     def claim(self) -> bool:
         """Take the name for a new run, before anything else is written; False where somebody else did."""

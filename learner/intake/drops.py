@@ -2,8 +2,9 @@
 
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from dppo_redis.protocol.ledger import Settlement
 from dppo_redis.service.logs import Rarely
@@ -11,6 +12,12 @@ from dppo_redis.service.logs import Rarely
 _SILENCE_S = 30.0
 _PAIRS_KEPT = 1000  # of actor and reason: an actor may call itself anything
 _ACTORS_SHOWN = 10
+_MINUTE_S = 60.0
+_ACTOR_S = 30.0
+_MOST_STALE = 0.05  # of a run; more of it is said
+_MOST_STALE_OF_ONE = 0.5  # of an actor
+_FEWEST = 10  # judged rollouts of a run, from which a share means something
+_FEWEST_OF_ONE = 3
 _log = logging.getLogger("dppo")
 
 
@@ -25,13 +32,14 @@ class DropsByActor:
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}
 
-    def add(self, actor: bytes, settlement: Settlement) -> None:
-        """Count a drop; `actor` is what the entry says, whatever that is."""
+    def add(self, actor: bytes, settlement: Settlement) -> str:
+        """Count a drop; `actor` is what the entry says, whatever that is. Returns whose it is counted as."""
         name = actor.decode() if actor.isdigit() and len(actor) < 20 else "unknown"
         if (name, why(settlement)) not in self._counts and len(self._counts) >= _PAIRS_KEPT:
             name = "others"
         pair = (name, why(settlement))
         self._counts[pair] = self._counts.get(pair, 0) + 1
+        return name
 
     @property
     def text(self) -> str:
@@ -68,3 +76,98 @@ class AllDropped:
             return ""
         listed = ", ".join(f"{count} {name}" for name, count in causes.most_common(3))
         return f"all {causes.total()} rollouts of the last {lasted_s:.0f} s were dropped: {listed}"
+
+
+@dataclass
+class _Second:
+    """What was judged within one second."""
+
+    at: float  # monotonic, of its begin
+    fresh: Counter[str] = field(default_factory=Counter)  # by actor
+    stale: Counter[str] = field(default_factory=Counter)
+    staleness: int = 0  # sum over the fresh ones
+
+
+class RecentStaleness:
+    """How many of the rollouts of the last minute were too old to train on, and how old the others were."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[_Second] = deque()
+        self._began: float | None = None  # monotonic, when the first one was judged
+
+    def add(self, actor: str, staleness: int | None) -> None:
+        """One was judged: its staleness in updates, None where that was too much."""
+        now = time.monotonic()
+        self._began = now if self._began is None else self._began
+        if not self._seconds or now - self._seconds[-1].at >= 1.0:
+            self._seconds.append(_Second(now))
+            while self._seconds[0].at < now - _MINUTE_S:
+                self._seconds.popleft()
+        second = self._seconds[-1]
+        counts = second.stale if staleness is None else second.fresh
+        name = actor if actor in counts or len(counts) < _PAIRS_KEPT else "others"
+        counts[name] += 1
+        second.staleness += staleness or 0
+
+    def _last(self, seconds: float) -> list[_Second]:
+        start = time.monotonic() - seconds
+        return [second for second in self._seconds if second.at >= start]
+
+    @property
+    def share(self) -> float:
+        """Of the last minute's rollouts."""
+        fresh, stale = self._counts()
+        return stale / (fresh + stale) if stale else 0.0
+
+    def _counts(self) -> tuple[int, int]:
+        last = self._last(_MINUTE_S)
+        return sum(s.fresh.total() for s in last), sum(s.stale.total() for s in last)
+
+    @property
+    def mean(self) -> float | None:
+        """In updates, of those that are trained on; None where there were none."""
+        last = self._last(_MINUTE_S)
+        fresh = sum(second.fresh.total() for second in last)
+        return sum(second.staleness for second in last) / fresh if fresh else None
+
+    @property
+    def text(self) -> str:
+        """What an operator should know; empty while all is well, and in the first half minute."""
+        if self._began is None or time.monotonic() - self._began < _ACTOR_S:
+            return ""
+        fresh, stale = self._counts()
+        if fresh + stale >= _FEWEST and stale > _MOST_STALE * (fresh + stale):
+            return (
+                f"{100 * stale / (fresh + stale):.0f} % of the rollouts of the last minute were too old to "
+                "train on: set max_staleness higher or rollout_steps lower, or use fewer actors"
+            )
+        return self._slowest()
+
+    def _slowest(self) -> str:
+        """The actor that loses most, if that is more than half of what it samples."""
+        judged, late = Counter[str](), Counter[str]()
+        for second in self._last(_ACTOR_S):
+            judged.update(second.fresh)
+            judged.update(second.stale)
+            late.update(second.stale)
+        for actor, count in late.most_common():
+            if judged[actor] >= _FEWEST_OF_ONE and count > _MOST_STALE_OF_ONE * judged[actor]:
+                return (
+                    f"{count} of {judged[actor]} rollouts of actor {actor} of the last {_ACTOR_S:.0f} s were "
+                    "too old to train on: it is much slower than the others"
+                )
+        return ""
+
+
+class Drops:
+    """All that is watched about what the intake drops."""
+
+    def __init__(self) -> None:
+        self.everything = AllDropped()
+        self.by_actor = DropsByActor()
+        self.stale = RecentStaleness()
+
+    @property
+    def alarm(self) -> str:
+        """What an operator must know at once."""
+        return self.everything.text or self.stale.text

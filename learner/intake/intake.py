@@ -21,7 +21,7 @@ from dppo_redis.store.pending import POISON_DEATHS
 from dppo_redis.store.rollout_stream import parse_header
 from learner.intake.batch_rule import BatchRule
 from learner.intake.decoder import RolloutDecoder
-from learner.intake.drops import AllDropped, DropsByActor
+from learner.intake.drops import Drops
 from learner.intake.staleness import Verdict, judge
 
 BLOCK_MS = 500  # a tenth of the socket timeout
@@ -84,8 +84,7 @@ class Intake:
         self._entry_bytes = 1.0
         # What was accepted and is not settled, in order of arrival; None once its batch is handed over.
         self._in_hand: dict[bytes, Accepted | None] = {}
-        self._alarm = AllDropped()
-        self._drops = DropsByActor()
+        self.drops = Drops()
         self.marks = Marks()
         self.damaged = 0  # entries that could not be understood
 
@@ -101,7 +100,7 @@ class Intake:
         finally:  # where the read fails half-way, too: those that are delivered again would be duplicates
             self._settle(dropped)
         self._entries.survived()
-        self._alarm.look(dropped, bool(self._gathered))
+        self.drops.everything.look(dropped, bool(self._gathered))
         if self._rule.missing(self._headers()):
             return None
         return self._hand_over()
@@ -115,6 +114,8 @@ class Intake:
         if settlement is not None:
             dropped.append(settlement)
             self._remember(entry, settlement)
+        elif (accepted := self._in_hand[entry.id]) is not None:
+            self.drops.stale.add(str(accepted.header.actor), learner_update - accepted.header.update)
 
     def _hand_over(self) -> list[Accepted]:
         """The full batch in its order; what a dead actor left beside it is refused."""
@@ -128,7 +129,9 @@ class Intake:
 
     def _remember(self, entry: Entry, settlement: Settlement) -> None:
         """What is dropped: into the history, before its outcome is recorded, and by actor."""
-        self._drops.add(entry.fields.get(b"actor", b""), settlement)
+        actor = self.drops.by_actor.add(entry.fields.get(b"actor", b""), settlement)
+        if settlement.outcome is Outcome.STALE:
+            self.drops.stale.add(actor, None)
         boot, seq = entry.fields.get(b"boot", b"")[:16], entry.fields.get(b"seq", b"")[:20]
         outcome, reason = settlement.outcome, settlement.reason
         self._history.write("dropped", id=entry.id, boot=boot, seq=seq, outcome=outcome, reason=reason)
@@ -154,12 +157,12 @@ class Intake:
     @property
     def alarm(self) -> str:
         """What an operator must know at once; empty while rollouts are trained on."""
-        return self._alarm.text
+        return self.drops.alarm
 
     @property
     def dropped_by_actor(self) -> str:
         """Whose rollouts were dropped most often, and why."""
-        return self._drops.text
+        return self.drops.by_actor.text
 
     def settled(self, batch: Sequence[Accepted]) -> None:
         """The batch is settled; its entries will not be delivered again."""

@@ -13,14 +13,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from dppo_redis.protocol.ledger import Balance, Outcome
-from dppo_redis.protocol.pacing import backlog_fresh, backlog_high, valve_bytes, valve_excess
+from dppo_redis.protocol.pacing import FleetPacing, Pace, backlog_fresh, valve_bytes, valve_excess
 from dppo_redis.protocol.report_fields import from_fields, to_fields
 from dppo_redis.protocol.reports import ActorReport, KeeperStatus, LearnerStatus
+from dppo_redis.protocol.run_warnings import RunWarnings
 from dppo_redis.service.logs import Rarely
 from dppo_redis.store.client import TransientError, translated
 from dppo_redis.store.fenced_writes import EpochMissingError
 from dppo_redis.store.registry import Registry
 from learner.leadership.leadership import Leadership
+from learner.leadership.roll_call import RollCall
 from learner.leadership.spare_batch import SpareBatch
 
 PERIOD_S = 1.0
@@ -35,20 +37,19 @@ class Keeper:
         leadership: Leadership,
         registry: Registry,
         report: Callable[[], LearnerStatus],
-        rollouts_per_update: int,
-        max_staleness: int,
-        publish_every: int,
-        planned_actors: int,
-        rollout_bytes: int = 0,
+        pacing: FleetPacing,
+        warnings: RunWarnings | None = None,
+        late_share: Callable[[], float] | None = None,
     ) -> None:
+        """`late_share` is the share of waiting, of late, by which a spare batch is judged."""
         self._leadership = leadership
         self._registry = registry
         self._report = report  # what the loop reported last
-        self._rollouts_per_update = rollouts_per_update
-        self._max_staleness = max_staleness
-        self._publish_every = publish_every
-        self._planned_actors = planned_actors
-        self._rollout_bytes = rollout_bytes  # of a planned actor
+        self._pacing = pacing
+        self._warnings = warnings or RunWarnings()
+        self._late_share = late_share
+        self._roll_call = RollCall(pacing.planned_actors, time.monotonic())
+        self._rollout_steps = pacing.rollout_steps  # as it was last told
         self._spare_batch = SpareBatch()
         self._actor_wait_share = 0.0  # of the fleet, when it was last seen
         self._failure: Exception | None = None
@@ -87,18 +88,28 @@ class Keeper:
                 self._failure = error
                 return
 
-    def _mark(self, high: int, actors: int, report: LearnerStatus) -> int:
-        """Where actors wait now: below the high mark while the learner never waits for them."""
-        if self._max_staleness == 0 or self._spare_batch.wanted(report.learner_wait_share, report.update):
-            return high
-        return backlog_fresh(high, self._rollouts_per_update, actors)
+    def longest_rollout_s(self) -> float:
+        """How long an actor has been sampling its present rollout, or its last; for the loop's thread."""
+        reports = (from_fields(ActorReport, fields) for fields in self._registry.living().values())
+        return max((report.rollout_s or 0.0 for report in reports), default=0.0)
 
-    def _backlog_high(self, actors: int) -> int:
-        """Where actors wait at most; without staleness, in lock-step mode, after their own rollouts."""
-        if self._max_staleness == 0:
-            return self._rollouts_per_update
-        high = backlog_high(self._rollouts_per_update, actors, self._max_staleness, self._publish_every)
-        return max(1, high)
+    def _mark(self, pace: Pace, actors: int, report: LearnerStatus) -> int:
+        """Where actors wait now: below the high mark while the learner never waits for them."""
+        share = report.learner_wait_share if self._late_share is None else self._late_share()
+        if self._pacing.max_staleness == 0 or self._spare_batch.wanted(share, report.update):
+            return pace.backlog_high
+        return backlog_fresh(pace.backlog_high, pace.rollouts_per_update, actors)
+
+    def _tell(self, pace: Pace, actors: int) -> None:
+        """Say what a fleet of another size than planned means."""
+        planned, advice = self._pacing.planned_actors, self._pacing.advice(actors)
+        if pace.rollout_steps != self._rollout_steps:
+            self._rollout_steps = pace.rollout_steps
+            _log.info("%d actors, %d planned: rollouts of %d steps", actors, planned, pace.rollout_steps)
+        if advice:
+            self._warnings.add("fleet", advice)
+        else:
+            self._warnings.withdraw("fleet")
 
     def tick(self) -> None:
         """One round of everything."""
@@ -109,20 +120,32 @@ class Keeper:
             self._leadership.publisher.heal()
             balance = self._leadership.bookkeeper.audit()
             living = self._registry.living()
-            self._registry.forget_dead(living)
-            actors = max(len(living), self._planned_actors)  # those that are only starting, too
-            high = self._backlog_high(actors)
-            mark = self._mark(high, actors, report)
-            self._leadership.publisher.write_backlog_high(mark)
-            limit = valve_bytes(high, actors, self._rollout_bytes)
+            vanished = self._registry.forget_dead(living)
+            reports = {slot: from_fields(ActorReport, fields) for slot, fields in living.items()}
+            self._roll_call.look(reports, vanished, time.monotonic())
+            actors = max(len(living), self._pacing.planned_actors)  # those that are only starting, too
+            pace = self._pacing.pace(actors)
+            self._tell(pace, actors)
+            high, mark = pace.backlog_high, self._mark(pace, actors, report)
+            self._leadership.publisher.write_pace(mark, pace.rollout_steps)
+            limit = valve_bytes(high, actors, self._pacing.rollout_bytes)
             self._open_valve(valve_excess(balance.backlog, balance.stream_bytes, high, actors, limit), limit)
-            own = self._status(balance, [from_fields(ActorReport, f) for f in living.values()], mark, limit)
+            own = self._status(
+                balance, list(reports.values()), mark, limit, is_over=report.state == "finished"
+            )
             self._leadership.bookkeeper.write_status(to_fields(report, own))
 
     def _status(
-        self, balance: Balance, living: Sequence[ActorReport], backlog_high: int, valve_limit: int
+        self,
+        balance: Balance,
+        living: Sequence[ActorReport],
+        backlog_high: int,
+        valve_limit: int,
+        *,
+        is_over: bool,
     ) -> KeeperStatus:
         """What the loop does not know: the books, who leads and who samples."""
+        boots = self._leadership.publisher.boots
         if living:
             self._actor_wait_share = sum(actor.wait_share or 0.0 for actor in living) / len(living)
         return KeeperStatus(
@@ -136,8 +159,11 @@ class Keeper:
             version=self._leadership.publisher.version,
             learner=self._leadership.lease.owner,
             actors=len(living),
+            planned_actors=self._pacing.planned_actors,
+            missing=() if is_over else self._roll_call.lines(time.monotonic(), boots),
             actor_wait_share=self._actor_wait_share,
             backlog_high=backlog_high,
+            rollout_steps=self._rollout_steps,
             entries_added=balance.entries_added,
             backlog=balance.backlog,
             imbalance=balance.imbalance,

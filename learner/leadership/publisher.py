@@ -1,7 +1,7 @@
 """What a leader publishes to its fleet (weights, spec, boot numbers, control), and the healing of it.
 
 The loop's thread announces the spec, publishes weights and ends the run; each of these waits for Redis. The
-keeper heals and writes the backlog limit; an error of Redis ends its round. All of them hold the fence's
+keeper heals and writes how the fleet is paced; an error of Redis ends its round. All of them hold the fence's
 lock, so that the keeper puts back what the loop published last, under the next version.
 """
 
@@ -13,7 +13,7 @@ from dppo_redis.protocol.reports import Control
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.protocol.weights import Weights
 from dppo_redis.spaces.observations import FloatArray
-from dppo_redis.store.run_store import RUN, STOP, read_vitals, remove_foreign_types
+from dppo_redis.store.run_store import ROLLOUT_STEPS, RUN, STOP, read_vitals, remove_foreign_types
 from learner.leadership.fence import Fence
 from learner.leadership.lease import Lease
 from learner.leadership.published_weights import PublishedWeights
@@ -92,10 +92,10 @@ class Publisher:
                 self._write_control({"state": self._state})
             self._state = vitals.state or self._state
 
-    def write_backlog_high(self, high: int) -> None:
-        """Where actors wait."""
+    def write_pace(self, backlog_high: int, rollout_steps: int) -> None:
+        """Where actors wait, and how long their rollouts are."""
         with self._fence.lock:
-            self._write_control({"backlog_high": high})
+            self._write_control({"backlog_high": backlog_high, ROLLOUT_STEPS: rollout_steps})
 
     def _heal_boots(self, stored: Mapping[str, int]) -> None:
         """Boot numbers never fall, or a restarted actor would play old episodes again."""

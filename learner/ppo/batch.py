@@ -1,6 +1,7 @@
 """Whole rollouts side by side: [T, N] arrays of one update, and rows in minibatch order. Pure.
 
-All rollouts of a run have the same T, so they stack along the environments, whatever their N.
+Rollouts stack along the environments, whatever their N. Those of a batch have the same T but where the
+fleet has just changed: shorter ones end before the batch does, and what follows is not valid.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,13 +29,41 @@ class Batch(Rollout):
 
 def stack(rollouts: Sequence[Rollout], staleness: Sequence[int] | None = None) -> Batch:
     """Copy rollouts, in the order given, into one batch; all of staleness 0 where none is given."""
+    widths = [rollout.rewards.shape[1] for rollout in rollouts]
+    steps = max(len(rollout.rewards) for rollout in rollouts)
+    rollouts = [_extended(rollout, steps) for rollout in rollouts]
     arrays = {
         name: np.concatenate([getattr(rollout, name) for rollout in rollouts], axis=len(layout.axes) - 1)
         for name, layout in LAYOUTS.items()
     }
     arrays["final_observations"] = arrays["final_observations"][_row_order(rollouts)]
-    widths = [rollout.rewards.shape[1] for rollout in rollouts]
     return Batch(**arrays, staleness=np.repeat(np.asarray(staleness or [0] * len(rollouts)), widths))
+
+
+def _extended(rollout: Rollout, steps: int) -> Rollout:
+    """The same rollout with as many rows as others have; those beyond its own are not valid.
+
+    Its last row is marked as truncated with the observation after it as the final one, since that is what
+    the cut at a rollout's end means for a return.
+    """
+    own = len(rollout.rewards)
+    if own == steps:
+        return rollout
+    missing = steps - own
+    longer = {
+        name: np.concatenate([array, np.zeros((missing, *array.shape[1:]), array.dtype)])
+        for name, array in ((n, getattr(rollout, n)) for n, of in LAYOUTS.items() if of.axes == "TN")
+    }
+    ends = rollout.ends
+    before = int(np.count_nonzero(ends[:-1]))
+    after_last = rollout.last_observations.copy()
+    after_last[ends[-1]] = rollout.final_observations[before:]
+    longer["truncated"][own - 1] |= ~ends[-1]
+    return replace(
+        rollout,
+        **longer,
+        final_observations=np.concatenate([rollout.final_observations[:before], after_last]),
+    )
 
 
 def _row_order(rollouts: Sequence[Rollout]) -> npt.NDArray[np.int64]:

@@ -22,6 +22,7 @@ from typing import Any, cast
 from dppo_redis.environments.child import spaces_of
 from dppo_redis.errors import ExitStatus
 from dppo_redis.protocol.ledger import Outcome, Settlement
+from dppo_redis.protocol.pacing import FleetPacing
 from dppo_redis.protocol.report_fields import from_fields
 from dppo_redis.protocol.reports import LearnerStatus
 from dppo_redis.protocol.rollout import RolloutHeader
@@ -128,7 +129,8 @@ def consume(client: Client, keys: RunKeys) -> "Cost":
     intake = Intake(consumer, description.spec, leadership.bookkeeper.settle, lambda *_: None, rule, 4)
     keeper_client = connect(_url_of(client), "bench-keeper")
     report = from_fields(LearnerStatus, {})
-    keeper = Keeper(leadership, Registry(keeper_client, keys), lambda: report, _HIGH // 2, 4, 1, PRODUCERS)
+    pacing = FleetPacing(PRODUCERS, _HIGH // 2, max_staleness=4, publish_every=1)
+    keeper = Keeper(leadership, Registry(keeper_client, keys), lambda: report, pacing)
     keeper.start()
     try:
         with producers(client, "ours") as cost:

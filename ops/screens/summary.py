@@ -56,6 +56,7 @@ def _of_status(status: RunStatus, config: RunConfig, run_dir: Path, wall_s: floa
         ledger=status.books,
         actors=len(status.actors),
         actor_wait_share=keeper.actor_wait_share,
+        learner_wait_share=learner.learner_wait_share,
         warnings=learner.warnings,
         run_dir=str(run_dir),
     )

@@ -90,6 +90,7 @@ def _summary_rows(summary: RunSummary) -> list[tuple[str, str]]:
         )
         settled = f"{books.entries_added:,} rollouts = {books.trained:,} trained + {drops}"
         rows.append(("books", f"{settled} + {books.backlog} left (imbalance {books.imbalance})"))
+    rows.append(("the learner waited", f"{100 * summary.learner_wait_share:.0f} % of the last minute"))
     rows += [("warning", text) for text in summary.warnings]
     rows.append(("artefacts", summary.run_dir))
     return rows

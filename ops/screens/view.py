@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dppo_redis.protocol.ledger import Outcome
-from dppo_redis.protocol.reports import RunStatus
+from dppo_redis.protocol.reports import LearnerStatus, RunStatus
 from ops.screens.evaluated import describe_trouble
 from ops.screens.tables import make_console, printable
 
@@ -29,6 +29,8 @@ def render(status: RunStatus) -> RenderableType:
     parts: list[RenderableType] = [_progress(status), facts]
     if status.learner.alarm:
         parts.append(Text(f"! {printable(status.learner.alarm)}", style="bold red"))
+    lines = (*status.keeper.missing, *status.learner.warnings)
+    parts += [Text(f"! {printable(line)}", style="yellow") for line in lines]
     if status.actors:
         parts.append(_actor_table(status))
     title = Text(printable(f"dppo_redis · {status.run} · {_headline(status)}"))
@@ -42,23 +44,49 @@ def _headline(status: RunStatus) -> str:
         return "waiting for the learner"
     if status.age_s > _STALE_STATUS_S:
         return f"the learner has been silent for {status.age_s:.0f} s"
-    if status.learner.alarm:
+    if status.learner.alarm.startswith("all "):
         return "nothing is trained on"
     return status.learner.state or "-"
 
 
 def _progress(status: RunStatus) -> RenderableType:
     steps, budget = status.learner.trained_steps, max(1, status.learner.budget_steps)
-    rate = status.learner.steps_per_s
-    eta = f"at most {_duration((budget - steps) / rate)} left" if rate and budget > steps else ""
     bar = Table.grid(padding=(0, 1))
     bar.add_row(
         ProgressBar(total=budget, completed=min(steps, budget), width=40),
         f"{steps:,} / {budget:,} steps",
-        f"{rate:,.0f} steps/s",
-        eta,
     )
     return bar
+
+
+def _rates(learner: LearnerStatus) -> str:
+    """Of the last minute, and beside it the mean over the run."""
+    rates = f"{learner.steps_per_s_recent:,.0f} steps/s ({learner.steps_per_s:,.0f} over the run)"
+    return ", ".join(filter(None, (rates, _time_left(learner))))
+
+
+def _time_left(learner: LearnerStatus) -> str:
+    """At the rate of the last minute; empty where nothing can be said."""
+    left = learner.budget_steps - learner.trained_steps
+    if left <= 0 or learner.steps_per_s_recent <= 0:
+        return ""
+    return f"at most {_duration(left / learner.steps_per_s_recent)} left"
+
+
+def first_rollouts(status: RunStatus) -> str:
+    """How far the rollouts are that the first update waits for; empty once there was one."""
+    if status.learner.state not in ("waiting", "training"):
+        return ""
+    if status.learner.update and status.learner.state == "training":
+        return ""
+    sampling = [report for report in status.actors.values() if report.rollout_steps]
+    if not sampling:
+        return "no environment steps yet"
+    slowest = min(sampling, key=lambda report: (report.rollout_steps_done or 0) / (report.rollout_steps or 1))
+    done, length = slowest.rollout_steps_done or 0, slowest.rollout_steps or 1
+    left_s = (slowest.rollout_s or 0.0) / done * (length - done) if done else 0.0
+    estimate = f", about {_duration(left_s)} left" if done else ""
+    return f"first rollouts: {done} of {length} steps{estimate}"
 
 
 def _facts(status: RunStatus) -> list[tuple[str, str]]:
@@ -72,6 +100,7 @@ def _facts(status: RunStatus) -> list[tuple[str, str]]:
     trouble = describe_trouble(status.evaluator, evaluation)
     drops = ", ".join(f"{name} {count}" for name, count in drops_of(status)) or "none"
     return [
+        ("speed", first_rollouts(status) or _rates(learner)),
         ("return", f"{_shown(learner.return_mean)} over the last 100 of {learner.episodes:,} episodes"),
         ("evaluation", f"{played}; target {_shown(learner.target_return)}"),
         *([("", f"! {trouble}")] if trouble else []),
@@ -82,8 +111,9 @@ def _facts(status: RunStatus) -> list[tuple[str, str]]:
         ),
         (
             "staleness",
-            f"mean {learner.staleness_mean:.2f}, max {learner.staleness_max}, "
-            f"limit {learner.staleness_limit} updates",
+            f"mean {learner.staleness_mean:.2f} ({_two_digits(learner.staleness_recent)} last minute), "
+            f"max {learner.staleness_max}, limit {learner.staleness_limit} updates; "
+            f"{100 * learner.stale_share:.0f} % too old",
         ),
         ("backlog", f"{keeper.backlog} rollouts (actors wait at {keeper.backlog_high})"),
         (
@@ -92,8 +122,9 @@ def _facts(status: RunStatus) -> list[tuple[str, str]]:
         ),
         (
             "actors",
-            f"{len(status.actors)} alive, waiting {100 * keeper.actor_wait_share:.0f} % of the time; "
-            f"the learner {100 * learner.learner_wait_share:.0f} %",
+            f"{len(status.actors)} alive, {keeper.planned_actors} planned, waiting "
+            f"{100 * keeper.actor_wait_share:.0f} % of the time; "
+            f"the learner {100 * learner.learner_wait_share:.0f} % of the last minute",
         ),
     ]
 
@@ -112,13 +143,24 @@ def drops_of(status: RunStatus) -> list[tuple[str, int]]:
 
 def _actor_table(status: RunStatus) -> Table:
     table = Table(box=None, padding=(0, 2), header_style="dim")
-    for column in ("actor", "host", "steps/s", "version", "pushed", "waiting", "boot", "last error"):
+    for column in (
+        "actor",
+        "host",
+        "steps/s",
+        "a step",
+        "version",
+        "pushed",
+        "waiting",
+        "boot",
+        "last error",
+    ):
         table.add_column(column, no_wrap=True)
     for slot, report in list(status.actors.items())[:_ACTORS_SHOWN]:
         row = (
             str(slot),
             report.host or "-",
             _shown(report.fps),
+            "-" if report.step_ms is None else f"{report.step_ms:.3g} ms {report.vectorization}",
             _shown(report.version),
             _shown(report.pushes),
             f"{100 * (report.wait_share or 0.0):.0f} %",
@@ -137,12 +179,21 @@ def plain_line(status: RunStatus) -> str:
     drops = ", ".join(f"{name} {count}" for name, count in drops_of(status)) or "none"
     return printable(
         f"{_headline(status)}: {learner.trained_steps}/{learner.budget_steps} steps, "
-        f"{learner.steps_per_s:.0f}/s, update {learner.update}, "
+        f"{_plain_rates(status)}, update {learner.update}, "
         f"version {keeper.version}, return {_shown(learner.return_mean)}, "
         f"evaluation {f'{evaluation.return_mean:.1f}' if evaluation else '-'}, "
         f"staleness {learner.staleness_mean:.2f} (max {learner.staleness_max}, "
         f"limit {learner.staleness_limit}), backlog {keeper.backlog}, "
-        f"dropped: {drops}, actors {len(status.actors)}{_trouble(status)}"
+        f"dropped: {drops}, actors {len(status.actors)}, "
+        f"the learner waits {100 * learner.learner_wait_share:.0f} %{_trouble(status)}"
+    )
+
+
+def _plain_rates(status: RunStatus) -> str:
+    """How far the first rollouts are; later the rate of the last minute and the mean over the run."""
+    learner = status.learner
+    return (
+        first_rollouts(status) or f"{learner.steps_per_s_recent:.0f}/s ({learner.steps_per_s:.0f}/s in all)"
     )
 
 
@@ -150,6 +201,8 @@ def _trouble(status: RunStatus) -> str:
     """The learner's alarm, else the first actor's last error, if there is one."""
     if status.learner.alarm:
         return f"; {status.learner.alarm}"
+    if status.keeper.missing:
+        return f"; {status.keeper.missing[0][:200]}"
     for slot, report in status.actors.items():
         if report.last_error:
             return f"; actor {slot}: {report.last_error[:120]}"
@@ -202,6 +255,10 @@ def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _two_digits(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 def _shown(value: float | None) -> str:

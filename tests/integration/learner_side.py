@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar, cast
 
 from dppo_redis.errors import WireError
+from dppo_redis.protocol.pacing import FleetPacing
 from dppo_redis.protocol.report_fields import from_fields
 from dppo_redis.protocol.reports import LearnerStatus
 from dppo_redis.protocol.rollout import Rollout
@@ -81,16 +82,17 @@ def die(client: Client, keys: RunKeys) -> None:
 
 
 def make_keeper(
-    client: Client, keys: RunKeys, leadership: Leadership, status: Callable[[], LearnerStatus] | None = None
+    client: Client,
+    keys: RunKeys,
+    leadership: Leadership,
+    status: Callable[[], LearnerStatus] | None = None,
+    pacing: FleetPacing | None = None,
 ) -> Keeper:
     return Keeper(
         leadership,
         Registry(client, keys),
         status or (lambda: from_fields(LearnerStatus, {})),
-        rollouts_per_update=2,
-        max_staleness=4,
-        publish_every=1,
-        planned_actors=1,
+        pacing or FleetPacing(planned_actors=1, rollouts_per_update=2, max_staleness=4, publish_every=1),
     )
 
 

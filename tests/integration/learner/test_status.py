@@ -1,5 +1,6 @@
 """What `:status` says of a learner in each of its states, on a real server."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,10 +10,11 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from dppo_redis.protocol.reports import LearnerStatus, RunStatus
+from dppo_redis.protocol.reports import ActorReport, LearnerStatus, RunStatus
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client
 from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.registry import Registry
 from dppo_redis.store.run_status import read_status
 from dppo_redis.store.run_store import PAUSE, RUN, RunStore
 from learner.__main__ import _serve
@@ -92,6 +94,31 @@ def test_it_waits_until_the_first_rollout_then_trains_and_has_finished_at_the_en
     assert 0 < end.learner_wait_share < 1
     assert end.return_mean is not None
     assert run.status.books.imbalance == 0
+
+
+def test_a_learner_without_actors_says_from_the_first_seconds_that_it_waits(
+    private_server: RedisServer, private_client: Client, keys: RunKeys, tmp_path: Path
+) -> None:
+    """And so does one that goes on from a checkpoint; a first rate counts the sampling of the rollout."""
+    for _ in range(2):
+        with learning(private_server, private_client, keys, tmp_path) as run:
+            first = run.until(lambda learner: learner.learner_wait_share > 0, "it waits").learner
+            assert first.learner_wait_share > 0.9
+            assert first.steps_per_s_recent == 0
+
+
+def test_the_first_rate_counts_the_time_of_the_first_rollout(
+    private_server: RedisServer, private_client: Client, keys: RunKeys, tmp_path: Path
+) -> None:
+    with learning(private_server, private_client, keys, tmp_path) as run:
+        run.until(lambda learner: learner.learner_wait_share > 0, "it waits")
+        Registry(private_client, keys).beat(SLOT + 1, ActorReport(boot=1, rollout_s=30.0))
+        wait_until(lambda: run.status.learner.learner_wait_share > 0, 5, "some of it has passed")
+        time.sleep(1.0)  # the time that a learner has waited bounds what it believes
+        with run.acted_for():
+            status = run.until(lambda learner: learner.update > 0, "an update").learner
+        assert status.train_s > 1.0
+        assert status.steps_per_s < status.trained_steps / 1.0
 
 
 def test_a_pause_before_the_first_rollout_ends_as_it_began(

@@ -150,7 +150,7 @@ class TestControl:
         self, client: Client, keys: RunKeys, stop: StopRequest, store: RunStore
     ) -> None:
         store.set_state(PAUSE)
-        lead(client, keys, stop).publisher.write_backlog_high(3)
+        lead(client, keys, stop).publisher.write_pace(3, 5)
         assert store.control().state == PAUSE
 
     def test_what_an_operator_types_by_hand_does_not_end_anybody(

@@ -9,6 +9,7 @@ import pytest
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.config import NetworkConfig
+from dppo_redis.protocol.report_fields import from_fields
 from dppo_redis.protocol.reports import ActorReport
 from dppo_redis.protocol.wire import decode_rollout
 from dppo_redis.service.shutdown import StopRequest
@@ -18,7 +19,14 @@ from dppo_redis.store.rollout_stream import Entry, parse_header
 from dppo_redis.store.run_store import PAUSE, RUN, STOP, RunStore
 from learner.leadership.leadership import Leadership
 from tests.conftest import RedisServer, memory_limit, opened, wait_until
-from tests.factories import make_description, make_model, make_spec, make_weights
+from tests.factories import (
+    make_collector,
+    make_description,
+    make_environments,
+    make_model,
+    make_spec,
+    make_weights,
+)
 from tests.integration.actor_side import SLOT, environments_of, running_actor
 from tests.integration.learner_side import SPEC, STEPS, lead, leadership_of, make_keeper, publish
 from tests.integration.looking import commands, hash_of, integer
@@ -53,6 +61,67 @@ def backlog(client: Client, keys: RunKeys) -> int:
 
 def report(client: Client, keys: RunKeys) -> dict[str, str]:
     return hash_of(client, keys.actor(SLOT))
+
+
+@pytest.mark.usefixtures("leadership")
+class TestLength:
+    """A fleet larger than planned samples shorter rollouts: the keeper writes how long, actors heed it."""
+
+    def lengths(self, client: Client, keys: RunKeys) -> list[int]:
+        return [
+            len(decode_rollout(entry.fields[b"payload"], SPEC).rewards) for entry in entries(client, keys)
+        ]
+
+    def test_rollouts_are_as_long_as_the_fleet_needs_them(
+        self, redis_server: RedisServer, client: Client, keys: RunKeys
+    ) -> None:
+        with running_actor(redis_server.url, keys) as running:
+            for steps, length in (("3", 3), ("999", 4), ("nonsense", 4), ("1", 1)):
+                client.hset(keys.control, "rollout_steps", steps)
+                running.wait_for_pushes(3)
+                assert self.lengths(client, keys)[-1] == length
+
+    def test_a_running_rollout_is_cut_where_the_fleet_has_grown(
+        self, redis_server: RedisServer, client: Client, keys: RunKeys
+    ) -> None:
+        """What the watchdog's thread does while the main one samples."""
+        slow = environments_of(f"{FAULTS}Slow-v0", ms=300)
+        with running_actor(redis_server.url, keys, slow) as running:
+            wait_until(lambda: running.actor.stats.rollout_began is not None, 10, "it samples")
+            client.hset(keys.control, "rollout_steps", "2")
+            running.actor.heed_length(RunStore(client, keys).rollout_steps())
+            running.wait_for_pushes(1)
+            assert self.lengths(client, keys)[0] < 4
+
+    def test_a_memory_keeps_its_length(
+        self, redis_server: RedisServer, client: Client, keys: RunKeys
+    ) -> None:
+        spec = make_spec(network=NetworkConfig(memory="gru", memory_size=4))
+        assert spec.rollout_steps == 4
+        client.hset(keys.control, "rollout_steps", "2")
+        publish(leadership_of(client, keys, StopRequest(), description=make_description(spec)), spec=spec)
+        build = cast(Any, lambda _boot, builds: make_collector(make_environments(), spec, seed=builds))
+        with running_actor(redis_server.url, keys, build, make_description(spec)) as running:
+            running.wait_for_pushes(2)
+            payload = entries(client, keys)[-1].fields[b"payload"]
+            assert len(decode_rollout(payload, spec).rewards) == 4
+
+    def test_an_actor_says_how_it_steps_and_how_far_its_rollout_is(
+        self, redis_server: RedisServer, client: Client, keys: RunKeys
+    ) -> None:
+        with running_actor(redis_server.url, keys, environments_of(f"{FAULTS}Slow-v0", ms=5)) as running:
+            running.wait_for_pushes(1)
+
+            def said() -> ActorReport:
+                return from_fields(ActorReport, report(client, keys))
+
+            wait_until(lambda: said().vectorization == "sync", 5, "it reports")
+            told = said()
+            assert told.step_ms is not None
+            assert 5 <= told.step_ms < 50, "one step of one environment"
+            assert told.rollout_steps == 4
+            assert told.rollout_s is not None
+            assert told.rollout_s >= 2 * 0.005 * (told.rollout_steps_done or 0), "two environments in turn"
 
 
 @pytest.mark.usefixtures("leadership")

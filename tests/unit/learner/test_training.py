@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +32,8 @@ SPEC = make_spec()
 STEPS = make_rollout(SPEC).steps
 ROOT = Path(__file__).parents[3]
 NEVER_S = 86_400
+_NO_STALE = SimpleNamespace(mean=0.0, share=0.0)
+QUIET_INTAKE: Any = SimpleNamespace(alarm="", dropped_by_actor="", drops=SimpleNamespace(stale=_NO_STALE))
 
 
 Make = Callable[..., Training]
@@ -310,7 +313,7 @@ class TestTheLastSave:
         assert "cannot save" in text
         assert "update 1" in text
         assert "training goes on" not in caplog.text
-        assert status_of(training, "", "").save_error == training.saving.error
+        assert status_of(training, QUIET_INTAKE).save_error == training.saving.error
 
     def test_one_that_works_in_the_end_leaves_no_warning(self, tmp_path: Path, make: Make) -> None:
         training = make(tmp_path)

@@ -1,12 +1,14 @@
 """What others wrote is shown as it is, and can neither end nor paint the screen."""
 
 import io
+import json
 from typing import Any
 
 import pytest
 
 from dppo_redis.protocol.ledger import Ledger
 from dppo_redis.protocol.reports import Control, RunStatus
+from ops.commands.status import status_json
 from ops.screens.tables import make_console, summary_table
 from ops.screens.view import Screen, plain_line, render
 from tests.factories import make_summary
@@ -79,3 +81,110 @@ def test_a_pipe_gets_plain_lines_also_where_colours_are_forced(monkeypatch: pyte
         screen.show(status_with("", ""))
     assert "0/0 steps" in stream.getvalue()
     assert "╭" not in stream.getvalue()
+
+
+def status_of(fields: dict[str, str], actors: dict[int, dict[str, str]] | None = None) -> RunStatus:
+    """A run that trains, with these fields of `:status` and of its actors."""
+    stored = {
+        "state": "training",
+        "update": "7",
+        "budget_steps": "100000",
+        "trained_steps": "40000",
+        **fields,
+    }
+    return RunStatus("run", stored, Control("run", "", None), Ledger({}), None, actors or {}, age_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        # rates: the last minute, and the mean over the run beside it
+        ({"steps_per_s_recent": "286.4", "steps_per_s": "1091.2"}, "286 steps/s (1,091 over the run)"),
+        # time left: 60,000 steps at 250/s are 240 s, whatever the mean was
+        ({"steps_per_s_recent": "250", "steps_per_s": "9999"}, "at most 4 min 0 s left"),
+        # 60,000 at 7/s are 8571 s
+        ({"steps_per_s_recent": "7"}, "at most 2 h 22 min left"),
+        ({"steps_per_s_recent": "2000"}, "at most 30 s left"),
+        # waits: shares as per cent
+        ({"learner_wait_share": "0.986"}, "the learner 99 % of the last minute"),
+        ({"learner_wait_share": "0.529", "actor_wait_share": "0.031"}, "waiting 3 % of the time"),
+        ({"planned_actors": "5"}, "0 alive, 5 planned"),
+        # staleness: of all, of the last minute, and what was too old
+        (
+            {"staleness_mean": "0.94", "staleness_recent": "2.517", "staleness_max": "4"},
+            "mean 0.94 (2.52 last minute), max 4",
+        ),
+        ({"stale_share": "0.5"}, "50 % too old"),
+        ({"staleness_recent": ""}, "(- last minute)"),
+    ],
+)
+def test_each_number_is_what_the_fields_come_to(fields: dict[str, str], shown: str) -> None:
+    assert shown in printed(render(status_of(fields)))
+
+
+@pytest.mark.parametrize(
+    "fields", [{"steps_per_s_recent": "0"}, {"steps_per_s_recent": "9", "trained_steps": "100000"}, {}]
+)
+def test_no_time_is_left_where_none_can_be_told(fields: dict[str, str]) -> None:
+    assert "left" not in printed(render(status_of(fields)))
+
+
+def sampling(done: int, length: int, seconds: float, pushes: int = 0) -> dict[str, str]:
+    return {
+        "rollout_steps": str(length),
+        "rollout_steps_done": str(done),
+        "rollout_s": str(seconds),
+        "pushes": str(pushes),
+    }
+
+
+@pytest.mark.parametrize(
+    ("actors", "shown"),
+    [
+        # 12 steps took 5.77 s, the other 52 take 25.0 s
+        ({0: sampling(12, 64, 5.77)}, "first rollouts: 12 of 64 steps, about 25 s left"),
+        # the slowest decides: 54 steps at half a second
+        ({0: sampling(40, 64, 9.0), 1: sampling(10, 64, 5.0)}, "10 of 64 steps, about 27 s left"),
+        ({0: sampling(0, 64, 1.0)}, "first rollouts: 0 of 64 steps"),
+        ({0: {"host": "here"}}, "no environment steps yet"),
+    ],
+)
+def test_the_first_rollouts_show_how_far_they_are(actors: dict[int, dict[str, str]], shown: str) -> None:
+    status = status_of({"state": "waiting", "trained_steps": "0", "update": "0"}, actors)
+    assert shown in printed(render(status))
+    assert shown in plain_line(status)
+
+
+def test_after_the_first_rollouts_their_progress_is_gone() -> None:
+    status = status_of({"update": "1"}, {0: sampling(12, 64, 5.77, pushes=1)})
+    assert "first rollouts" not in printed(render(status)) + plain_line(status)
+
+
+def test_who_is_missing_and_what_to_beware_of_are_lines() -> None:
+    missing = "3 of 5 planned actors, host b (actors 3, 4) last seen 40 s ago"
+    status = status_of({"missing": json.dumps([missing]), "warnings": json.dumps(["9 actors sample a run"])})
+    assert f"! {missing}" in printed(render(status))
+    assert "! 9 actors sample a run" in printed(render(status))
+    assert missing in plain_line(status)
+    told = status_json(status)
+    assert (told["missing"], told["warnings"]) == ([missing], ["9 actors sample a run"])
+
+
+def test_the_status_object_has_the_wait_of_the_last_minute_and_how_each_actor_steps() -> None:
+    actors = {0: {"vectorization": "async", "step_ms": "30.2"}}
+    assert "30.2 ms async" in printed(render(status_of({}, actors)))
+    told = status_json(status_of({"learner_wait_share": "0.986"}, actors))
+    assert told["learner_wait_share"] == 0.986
+    assert told["actors"]["0"] == {"vectorization": "async", "step_ms": 30.2}
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_narrow_terminal_shows_every_number_of_the_first_lines(width: int) -> None:
+    stream = io.StringIO()
+    console = make_console(stream)
+    console.width = width
+    fields = {"steps_per_s_recent": "1250", "steps_per_s": "1091.2", "learner_wait_share": "0.986"}
+    console.print(render(status_of(fields)))
+    text = " ".join(stream.getvalue().replace("│", " ").split())
+    for part in ("40,000 / 100,000 steps", "1,250 steps/s", "(1,091 over the run)", "99 %"):
+        assert part in text, stream.getvalue()

@@ -1,6 +1,6 @@
 """Numbers that follow from the configuration."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +13,8 @@ from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import NetworkConfig
 from dppo_redis.protocol.pacing import (
     Derived,
+    FleetPacing,
+    Pace,
     as_used,
     backlog_fresh,
     backlog_high,
@@ -175,6 +177,64 @@ def test_a_memory_with_minibatches_that_are_no_whole_rollouts_is_refused_with_th
         derived(**knobs, ppo={"minibatch_size": minibatch_size})
     derived(**knobs, ppo={"minibatch_size": instead})
     derived(rollout_steps=64, ppo={"minibatch_size": minibatch_size})
+
+
+NINE = FleetPacing(
+    planned_actors=1,
+    rollouts_per_update=1,
+    max_staleness=4,
+    publish_every=1,
+    rollout_steps=256,
+    envs_per_actor=8,
+    batch_steps=2048,
+    keeps_length=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("actors", "steps", "per_update", "high"),
+    [(1, 256, 1, 2), (2, 128, 2, 4), (3, 85, 3, 6), (9, 28, 9, 18), (300, 1, 256, 512)],
+)
+def test_a_larger_fleet_than_planned_samples_what_it_would_have_planned(
+    actors: int, steps: int, per_update: int, high: int
+) -> None:
+    """2048 steps by 8 environments and so many actors."""
+    assert NINE.pace(actors) == Pace(steps, per_update, high)
+    assert NINE.advice(actors) == ""
+    if actors < 300:
+        planned = derived(actors=actors, envs_per_actor=8, max_staleness=4, ppo={"batch_steps": 2048})
+        assert (planned.rollout_steps, planned.rollouts_per_update) == (steps, per_update)
+
+
+def test_a_smaller_fleet_than_planned_keeps_the_length() -> None:
+    planned = replace(NINE, planned_actors=4, rollout_steps=64, rollouts_per_update=4)
+    assert [planned.pace(actors).rollout_steps for actors in (1, 3, 4, 5)] == [64, 64, 64, 51]
+
+
+def test_rollouts_never_get_longer_than_the_runs_own() -> None:
+    short = replace(NINE, rollout_steps=16, rollouts_per_update=16)
+    assert [short.pace(actors).rollout_steps for actors in (1, 9, 16, 32)] == [16, 16, 16, 8]
+
+
+def test_rollouts_that_keep_their_length_get_a_word_with_what_to_set() -> None:
+    memory = replace(NINE, keeps_length=True)
+    assert memory.pace(9) == Pace(256, 1, 1)
+    assert memory.advice(1) == ""
+    advice = memory.advice(9)
+    assert "9 actors sample a run planned for 1" in advice
+    assert "max_staleness to 9 or more, or actors to 9 or rollout_steps to 28" in advice
+    lock_step = replace(memory, max_staleness=0)
+    assert (lock_step.pace(9).rollout_steps, lock_step.advice(9)) == (256, "")
+
+
+def test_a_run_knows_whether_its_rollouts_may_be_shortened() -> None:
+    def keeps(**knobs: Any) -> bool:
+        config = make_config(**knobs)
+        return FleetPacing.of(config, derive(config, SPACES)).keeps_length
+
+    assert not keeps()
+    assert keeps(lock_step=True)
+    assert keeps(network={"memory": "gru"}, rollout_steps=64)
 
 
 def test_marks_worked_by_hand() -> None:

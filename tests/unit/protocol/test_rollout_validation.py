@@ -113,11 +113,20 @@ def test_an_array_of_another_shape_is_refused(spec: Spec, name: str, reshape: An
     assert error.reason == "shape"
 
 
-def test_a_rollout_of_another_length_is_refused_with_both_numbers() -> None:
-    error = refusal(make_rollout(make_spec(rollout_steps=4)), make_spec(rollout_steps=5))
+def test_a_longer_rollout_is_refused_with_both_numbers() -> None:
+    error = refusal(make_rollout(make_spec(rollout_steps=6)), make_spec(rollout_steps=5))
     assert error.reason == "shape"
-    assert "T=4" in str(error)
+    assert "T=6" in str(error)
     assert "T=5" in str(error)
+
+
+def test_a_shorter_rollout_passes_but_for_a_memory() -> None:
+    """A fleet larger than planned samples shorter ones; a memory is trained on whole ones."""
+    validate(make_rollout(make_spec(rollout_steps=4)), make_spec(rollout_steps=5))
+    memory = NetworkConfig(memory="gru", memory_size=3)
+    short = make_rollout(make_spec(rollout_steps=4, network=memory))
+    error = refusal(short, make_spec(rollout_steps=5, network=memory))
+    assert error.reason == "shape"
 
 
 def test_a_rollout_of_no_environment_is_refused() -> None:

@@ -52,6 +52,45 @@ def collect(
     return result
 
 
+def rows_of(rollouts: list[Rollout], name: str) -> Any:
+    return np.concatenate([getattr(rollout, name) for rollout in rollouts])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_shorter_rollouts_hold_what_longer_ones_would(mode: AutoresetMode) -> None:
+    """The constant policy's draws differ, so what does not follow from actions is compared."""
+    spec = make_spec(rollout_steps=12)
+    collector = make_collector(make_environments(TERMINATING, LENGTHS, mode), spec)
+    policy = make_policy(spec)
+    collector.wanted_steps = 4
+    short = [copied(collector.collect(policy)) for _ in range(3)]
+    for rollout in short:
+        validate(rollout, spec)
+        assert len(rollout.rewards) == collector.steps_done == 4
+    whole = collect(mode, rollout_steps=12)
+    for name in ("observations", "rewards", "terminated", "truncated", "valid", "final_observations"):
+        np.testing.assert_array_equal(rows_of(short, name), rows_of(whole, name), err_msg=name)
+    np.testing.assert_array_equal(
+        sorted(rows_of(short, "episode_returns")), sorted(rows_of(whole, "episode_returns"))
+    )
+
+
+def test_a_running_rollout_ends_where_it_is_told_to() -> None:
+    spec = make_spec(rollout_steps=12)
+    environments = make_environments(TERMINATING, LENGTHS)
+    collector = make_collector(environments, spec)
+    step = environments.step
+
+    def stepped(actions: Any) -> Any:
+        if collector.steps_done == 5:
+            collector.wanted_steps = 3
+        return step(actions)
+
+    environments.step = stepped  # type: ignore[method-assign]
+    policy = make_policy(spec)
+    assert [len(collector.collect(policy).rewards) for _ in range(2)] == [6, 3]
+
+
 def of_environment(rollout: Rollout, n: int, rows: Any) -> list[Any]:
     """The valid rows of environment n, in order, of an array [T, N, ...]."""
     result: list[Any] = rows[rollout.valid[:, n], n].tolist()

@@ -1,8 +1,16 @@
 """How the keeper's thread ends, and what does not end it."""
 
+import socket
+from dataclasses import replace
+
+import pytest
+
 from dppo_redis.errors import FencedError
+from dppo_redis.protocol.ledger import Ledger
+from dppo_redis.protocol.pacing import FleetPacing
 from dppo_redis.protocol.report_fields import from_fields
-from dppo_redis.protocol.reports import LearnerStatus
+from dppo_redis.protocol.reports import ActorReport, Control, LearnerStatus, RunStatus
+from dppo_redis.protocol.run_warnings import RunWarnings
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client
 from dppo_redis.store.fenced_writes import FencedWrites
@@ -71,6 +79,78 @@ class TestKeeperThread:
         assert version_of(client, keys) == 1
         assert hash_of(client, keys.status)["actor_wait_share"] == "0.0"
         assert Registry(client, keys).holder(3) is None
+
+
+class TestFleet:
+    """What the keeper makes of the actors that are there."""
+
+    PACING = FleetPacing(
+        planned_actors=2,
+        rollouts_per_update=2,
+        max_staleness=4,
+        publish_every=1,
+        rollout_steps=128,
+        envs_per_actor=8,
+        batch_steps=2048,
+        keeps_length=False,
+    )
+
+    def test_the_fleet_that_comes_decides_how_long_rollouts_are(
+        self, client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        keeper = make_keeper(client, keys, lead(client, keys, stop), pacing=self.PACING)
+        registry = Registry(client, keys)
+        for actors, steps in ((1, "128"), (2, "128"), (9, "28")):
+            for slot in range(actors):
+                registry.beat(slot, ActorReport(boot=1))
+            keeper.tick()
+            assert hash_of(client, keys.control)["rollout_steps"] == steps
+            assert hash_of(client, keys.status)["rollout_steps"] == steps
+        for slot in range(2, 9):
+            registry.leave(slot, boot=1)
+        keeper.tick()
+        assert hash_of(client, keys.control)["rollout_steps"] == "128"
+
+    def test_rollouts_that_keep_their_length_are_a_warning_while_there_are_too_many(
+        self, client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        warnings, pacing = RunWarnings(), replace(self.PACING, keeps_length=True)
+        leadership, registry = lead(client, keys, stop), Registry(client, keys)
+        keeper = Keeper(leadership, registry, lambda: from_fields(LearnerStatus, {}), pacing, warnings)
+        for slot in range(9):
+            registry.beat(slot, ActorReport(boot=1))
+        keeper.tick()
+        assert "set max_staleness to 5 or more" not in warnings.texts
+        assert "actors to 9 or rollout_steps to 28" in warnings.texts[0]
+        for slot in range(2, 9):
+            registry.leave(slot, boot=1)
+        keeper.tick()
+        assert warnings.texts == ()
+
+    def test_an_actor_whose_registration_runs_out_is_missed_and_one_that_leaves_is_not(
+        self, client: Client, keys: RunKeys, stop: StopRequest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("learner.leadership.roll_call.LATE_S", 0.0)
+        keeper = make_keeper(client, keys, lead(client, keys, stop), pacing=self.PACING)
+        registry = Registry(client, keys)
+        for slot in (0, 1, 1000, 1001):
+            registry.beat(slot, ActorReport(boot=1))
+        client.hset(keys.actor(1), "host", "b")
+        keeper.tick()
+        client.delete(keys.actor(1), keys.actor(1001))
+        registry.leave(1000, boot=1)
+        for _ in range(2):
+            keeper.tick()
+        status = RunStatus("run", hash_of(client, keys.status), NOTHING, Ledger(), None, {}, 0.0)
+        assert status.keeper.planned_actors == 2
+        here = socket.gethostname()
+        assert [line.partition(" last seen")[0] for line in status.keeper.missing] == [
+            "1 of 2 planned actors, host b (actor 1)",
+            f"1 of 2 planned actors, actor 1001 on host {here}",
+        ]
+
+
+NOTHING = Control("run", "", None)
 
 
 def failed(keeper: Keeper) -> Exception | None:

@@ -198,3 +198,36 @@ def test_returns_are_advantages_plus_values() -> None:
     rows = rows_of(make_batch(SPEC, terminated=[(1, 0)]))
     torch.testing.assert_close(rows.returns, rows.advantages + rows.values)
     assert len(set(rows.values.tolist())) == 6
+
+
+@pytest.mark.parametrize("frame_stack", [1, 3])
+@pytest.mark.parametrize("correction", ["none", "vtrace"])
+def test_a_shorter_rollout_means_the_same_beside_longer_ones(correction: str, frame_stack: int) -> None:
+    """Each row's estimates are those of its rollout alone; nothing is learnt from what was added."""
+    ppo = make_ppo(correction=correction)
+    specs = [make_spec(rollout_steps=steps, frame_stack=frame_stack) for steps in (5, 2, 4)]
+    rollouts = [
+        make_rollout(specs[0], count=2, seed=1, terminated=[(1, 0)], truncated=[(4, 1)]),
+        make_rollout(specs[1], count=3, seed=2, terminated=[(1, 1)], truncated=[(0, 2)]),
+        make_rollout(specs[2], count=2, seed=3, truncated=[(2, 0)], invalid=[(3, 0)]),
+    ]
+    model = make_model(specs[0])
+    batch = stack(rollouts, [0, 2, 1])
+    together = prepare(model, specs[0], ppo, None, batch, CPU)
+    alone = [prepare(model, specs[0], ppo, None, stack([one]), CPU).rows for one in rollouts]
+    assert len(together.rows) == batch.steps == sum(one.steps for one in rollouts)
+    for name in ("advantages", "returns", "values", "old_log_probs"):
+        expected = np.concatenate([getattr(rows, name).numpy() for rows in alone])
+        found = getattr(together.rows, name).numpy()
+        np.testing.assert_allclose(np.sort(found), np.sort(expected), rtol=1e-5, atol=1e-6, err_msg=name)
+    assert np.bincount(together.staleness).tolist() == [10, 7, 6]
+    assert len(batch.episode_returns) == sum(len(one.episode_returns) for one in rollouts)
+
+
+def test_rollouts_of_one_length_are_stacked_as_they_are() -> None:
+    """Whatever that length is: nothing is added to those of a fleet that samples shorter ones."""
+    short = make_spec(rollout_steps=2)
+    batch = stack([make_rollout(short, count=2, seed=seed) for seed in range(3)])
+    assert batch.rewards.shape == (2, 6)
+    assert batch.valid.all()
+    assert not batch.ends.any()

@@ -1,0 +1,71 @@
+"""How an actor steps its environments together: as it was told, or the fastest way there is."""
+
+import logging
+from dataclasses import replace
+from typing import Any, Literal
+
+import gymnasium
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+
+from dppo_redis.environments.make import Vectorization, make_vector
+from dppo_redis.environments.numbering import LOOK, CopyNumber
+from dppo_redis.environments.step_time import Choice, choose, free_cores, measure
+from dppo_redis.protocol.spec import EnvironmentSource
+
+Kind = Literal["sync", "async", "native"]
+_log = logging.getLogger("dppo")
+Chosen = dict[str, Choice]  # what was chosen before: environments that are built anew are stepped alike
+
+
+def make_fastest_vector(
+    source: EnvironmentSource,
+    count: int,
+    vectorization: Vectorization,
+    *,
+    masked: bool,
+    number: CopyNumber = LOOK,
+    chosen: Chosen | None = None,
+) -> VectorEnv[Any, Any, Any]:
+    """Build `count` environments; `auto`: a native vector version, or what a measured step recommends.
+
+    The step is measured on an environment of its own, which is closed before the others are built: there
+    may be a licence for so many and no more, and their episodes are the same as without measuring.
+
+    Raises:
+        ConfigurationError: as `make_vector` does.
+    """
+    if vectorization != "auto":
+        return make_vector(source, count, vectorization, masked=masked, number=number)
+    chosen = {} if chosen is None else chosen
+    key = repr((source, count, masked))
+
+    def consider(single: gymnasium.Env[Any, Any]) -> Vectorization:
+        step = measure(single) if count > 1 else None
+        if step is not None:
+            chosen[key] = choose(step, count, free_cores())
+        return chosen[key].stepping if step is not None else "sync"
+
+    if key in chosen:
+        return make_vector(source, count, chosen[key].stepping, masked=masked, number=number)
+    vector = make_vector(source, count, "auto", masked=masked, number=number, choose=consider)
+    kind, reason = kind_of(vector), ""
+    if key in chosen:
+        reason = f": {chosen[key].reason}"
+        chosen[key] = replace(chosen[key], stepping="async" if kind == "async" else "sync")
+    _log.info("stepping %d environments %s%s", count, _WORDS[kind], reason)
+    return vector
+
+
+def kind_of(vector: VectorEnv[Any, Any, Any]) -> Kind:
+    """`sync`: one after another, `async`: in processes, `native`: the environment's own vector version."""
+    inner = vector.unwrapped
+    if isinstance(inner, SyncVectorEnv):
+        return "sync"
+    return "async" if isinstance(inner, AsyncVectorEnv) else "native"
+
+
+_WORDS: dict[Kind, str] = {
+    "sync": "one after another (sync)",
+    "async": "in processes of their own (async)",
+    "native": "in their own vector version (native)",
+}
