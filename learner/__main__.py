@@ -137,6 +137,7 @@ def _build(options: LearnerOptions, planned: RunPlan, client: Client, stop: Stop
         _batch_rule(planned),
         config.staleness_limit,
         history,
+        lambda: leadership.publisher.versions,
     )
     if snapshot:
         intake.marks = snapshot.marks

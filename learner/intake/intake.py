@@ -10,7 +10,7 @@ from typing import Protocol
 
 from dppo_redis.errors import WireError
 from dppo_redis.protocol.ledger import Outcome, Settlement
-from dppo_redis.protocol.lineage import Lineage
+from dppo_redis.protocol.lineage import Lineage, VersionsUsed
 from dppo_redis.protocol.rollout import MAX_ENVIRONMENTS, Rollout, RolloutHeader
 from dppo_redis.protocol.sequence_numbers import Marks
 from dppo_redis.protocol.spec import Spec
@@ -71,6 +71,7 @@ class Intake:
         rule: BatchRule,
         max_staleness: int,
         history: History = NO_HISTORY,
+        versions: Callable[[], VersionsUsed | None] = lambda: None,  # those there were; None: not judged
     ) -> None:
         self._entries = entries
         self._spec = spec
@@ -80,6 +81,7 @@ class Intake:
         self._quarantine = quarantine
         self._rule = rule
         self._history = history
+        self._versions = versions
         self._max_staleness = max_staleness
         self._entry_bytes = 1.0
         # What was accepted and is not settled, in order of arrival; None once its batch is handed over.
@@ -201,6 +203,8 @@ class Intake:
                 lineage=lineage,
                 learner_update=learner_update,
                 max_staleness=self._max_staleness,
+                version=header.version,
+                used=self._versions(),
             )
             if verdict is Verdict.STALE:
                 self.marks.take(header)
