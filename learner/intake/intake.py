@@ -74,7 +74,6 @@ class Intake:
         versions: Callable[[], VersionsUsed | None] = lambda: None,  # those there were; None: not judged
     ) -> None:
         self._entries = entries
-        self._spec = spec
         self._digest = spec.digest()
         self._decoder = RolloutDecoder(spec)
         self._settle = settle
@@ -225,7 +224,7 @@ class Intake:
     def _check_header(self, header: RolloutHeader) -> None:
         if header.spec != self._digest:
             raise WireError("spec", f"spec {header.spec}, this run has {self._digest}")
-        if header.steps > self._spec.rollout_steps * MAX_ENVIRONMENTS:
+        if header.steps > self._decoder.spec.rollout_steps * MAX_ENVIRONMENTS:
             raise WireError("header", f"{header.steps} steps in one rollout")
 
     def _take(self, entry: Entry, header: RolloutHeader) -> None:
