@@ -5,11 +5,11 @@ from learner.training import Training
 
 
 def status_of(training: Training, alarm: str, dropped_by_actor: str) -> LearnerStatus:
-    """The report of this moment; `alarm` and `dropped_by_actor` are the intake's."""
+    """The report of this moment; `alarm`, which goes before the training's, and drops are the intake's."""
     config, progress, saving = training.config, training.progress, training.saving
     return LearnerStatus(
         state=_state(training),
-        alarm=alarm,
+        alarm=alarm or training.alarm,
         warnings=training.warnings.texts,
         dropped_by_actor=dropped_by_actor,
         update=progress.update,

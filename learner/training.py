@@ -108,18 +108,23 @@ class Training:
         self.finished: Finished | None = None
         self.wait_share = 0.0  # of late
         self.warnings = RunWarnings()
-        self._health = HealthLog()
+        self._health = HealthLog(ppo.spec, self.warnings)
 
     def train(self, rollouts: Sequence[Rollout], staleness: Sequence[int], waited_s: float) -> Trained:
         """One update; `staleness` is in updates, of each rollout, `waited_s` the time it took to get them."""
         began, steps_before = time.monotonic(), self.progress.trained_steps
         batch = stack(rollouts, staleness)
         report = self.ppo.update(batch, steps_before / self.config.env_steps)
-        self._health.consider(report)
         self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist())
+        self._health.consider(report, self.progress.update)
         self.saving.trained(steps_before, self.progress.trained_steps)
         self.advance_clock()
         return Trained(report, staleness, batch.steps, waited_s, began)
+
+    @property
+    def alarm(self) -> str:
+        """What keeps anything from being learnt now; else empty."""
+        return self._health.alarm
 
     def advance_clock(self) -> None:
         """Bring the time in the progress up to date."""

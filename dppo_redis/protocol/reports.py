@@ -116,6 +116,8 @@ class UpdateRecord:
     learning_rate: Annotated[float, Told(tag="optimiser/learning_rate")]  # of this update
     gradient_steps: int  # of this update
     skipped_steps: int  # minibatches whose gradient was not finite
+    outlier_observations: Annotated[int, Told("rows")]  # too far out for the statistics; held back
+    outlier_rewards: Annotated[int, Told("rows")]  # likewise, for the statistics of returns
     drift_ratio: Annotated[float, Told(tag="drift/ratio")]  # before the first step: see `drift.py`
     drift_kl: Annotated[float, Told(tag="drift/kl")]  # KL divergence, in the same sense
     drift_clip_fraction: Annotated[float, Told("share", tag="drift/clip_fraction")]  # likewise

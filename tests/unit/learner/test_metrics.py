@@ -28,6 +28,8 @@ def record_of(by_staleness: dict[int, Drift], update: int = 1) -> UpdateRecord:
         learning_rate=0.5,
         gradient_steps=1,
         skipped_steps=0,
+        outlier_observations=0,
+        outlier_rewards=0,
         drift=Drift(rows=12, ratio=1.25, kl=0.125, clip_fraction=0.5, effective_share=0.75),
         drift_by_staleness=by_staleness,
     )
