@@ -23,6 +23,9 @@ from learner.ppo.batch import stack
 from learner.ppo.update import PpoUpdate, UpdateReport
 from learner.progress import Progress
 
+SAVING_SHARE = 0.1  # most of a training's time that checkpoints may take, in lock-step mode apart
+_QUICK_S = 0.1  # a save as short as this may come as often as the interval says
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -45,7 +48,8 @@ class Saving:
         self._checkpoints = checkpoints
         self._knobs = knobs
         self._lock_step = lock_step
-        self._saved_at = time.monotonic()
+        self._saved_at = time.monotonic()  # when the last one ended
+        self._took_s = 0.0  # the last one
         self._passed_milestone = False  # in the last update
         self._milestone_owed = False
         self.update = -1  # of the last checkpoint
@@ -58,14 +62,35 @@ class Saving:
         self._milestone_owed |= self._passed_milestone
 
     def is_due(self, update: int) -> bool:
-        """By the clock; in lock-step mode, where a run must be able to go on exactly, by the update."""
+        """By the clock; in lock-step mode, where a run must be able to go on exactly, by the update.
+
+        By the clock, saving takes at most SAVING_SHARE of the time; a milestone waits for its turn, too.
+        """
         if self._checkpoints is None:
             return False
         if self._lock_step is not None:
-            due = self._lock_step.starts_segment(update)
-        else:
-            due = time.monotonic() - self._saved_at >= self._knobs.interval_s
-        return due or self._passed_milestone
+            return self._lock_step.starts_segment(update) or self._passed_milestone
+        since_s = time.monotonic() - self._saved_at
+        if since_s < self._pause_s:
+            return False
+        return since_s >= self._knobs.interval_s or self._milestone_owed
+
+    @property
+    def _pause_s(self) -> float:
+        """Least time between the end of the last save and the next."""
+        return self._took_s * (1 / SAVING_SHARE - 1) if self._took_s > _QUICK_S else 0.0
+
+    @property
+    def stretched(self) -> str:
+        """What is wrong where checkpoints take too long for their interval; else empty."""
+        if self._lock_step is not None or self._pause_s <= self._knobs.interval_s:
+            return ""
+        asked, took, share = self._knobs.interval_s, self._took_s, SAVING_SHARE
+        return (
+            f"saving a checkpoint took {took:.1f} s, and may take {share:.0%} of the time: the next comes "
+            f"{self._pause_s:.0f} s later, not the {asked:g} s that were asked for (use a faster disk, or a "
+            "longer --checkpoint.interval-s)"
+        )
 
     def save(self, ppo: PpoUpdate, snapshot: Snapshot, confirm: Callable[[], None]) -> None:
         """Write a checkpoint, and the milestone owed.
@@ -75,12 +100,15 @@ class Saving:
         """
         if self._checkpoints is None:
             return
-        self._saved_at = time.monotonic()
+        began = time.monotonic()
         try:
             self._checkpoints.save(ppo, snapshot, confirm, milestone=self._milestone_owed)
         except CheckpointError:
             self.failures += 1
             raise
+        finally:
+            self._saved_at = time.monotonic()
+            self._took_s = self._saved_at - began
         self._milestone_owed = False
         self.update, self.time = snapshot.progress.update, round(time.time(), 1)
 
@@ -184,3 +212,5 @@ class Training:
             CheckpointError: the disk refuses; it is counted, and what is owed stays owed.
         """
         self.saving.save(self.ppo, snapshot, confirm)
+        if self.saving.stretched:
+            self.warnings.add("slow_saves", self.saving.stretched)
