@@ -125,6 +125,9 @@ class UpdateRecord:
     drift_by_staleness: str  # JSON: {"1": {"rows": ..., "ratio": ..., "kl": ..., ...}, "2": ...}
 
 
+EVALUATED = "evaluation_steps"  # the column of an UpdateRecord that tells one evaluation from the next
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """`:evaluation`: result of greedy episodes with one publication of weights."""

@@ -24,7 +24,7 @@ from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.service.arguments import parse_arguments
 from ops.fleet.run_directory import run_in, sampling_in
-from ops.screens.curve import read_metrics
+from ops.screens.curve import CURVE_ROWS, read_metrics
 
 _POINTS = 400
 _FORMATS = (".png", ".svg", ".pdf")
@@ -80,7 +80,9 @@ def read_lines(directories: Sequence[Path]) -> dict[str, list[Curve]]:
 
 
 def _curve(directory: Path) -> Curve:
-    records = [record for record in read_metrics(directory) if record.return_mean is not None]
+    records = [
+        record for record in read_metrics(directory, most=CURVE_ROWS) if record.return_mean is not None
+    ]
     if not records:
         raise ConfigurationError(
             f"{directory} has no finished episode in its {RunFiles(directory).metrics.name} yet"
