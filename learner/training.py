@@ -18,6 +18,7 @@ from learner.checkpoint import Checkpoints, Snapshot, is_milestone
 from learner.clock import TrainingClock
 from learner.goal import Finished, Goal, judge_goal
 from learner.health_log import HealthLog
+from learner.malloc import naming_memory_settings
 from learner.metrics import MetricsFiles, make_record
 from learner.ppo.batch import stack
 from learner.ppo.update import PpoUpdate, UpdateReport
@@ -141,8 +142,9 @@ class Training:
     def train(self, rollouts: Sequence[Rollout], staleness: Sequence[int], waited_s: float) -> Trained:
         """One update; `staleness` is in updates, of each rollout, `waited_s` the time it took to get them."""
         began, steps_before = time.monotonic(), self.progress.trained_steps
-        batch = stack(rollouts, staleness)
-        report = self.ppo.update(batch, steps_before / self.config.env_steps)
+        with naming_memory_settings(self.config.ppo):
+            batch = stack(rollouts, staleness)
+            report = self.ppo.update(batch, steps_before / self.config.env_steps)
         self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist())
         self._health.consider(report, self.progress.update)
         self.saving.trained(steps_before, self.progress.trained_steps)
