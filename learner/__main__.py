@@ -41,7 +41,7 @@ from learner.leadership.leadership import make_leadership
 from learner.leadership.reserved_versions import ReservedVersions
 from learner.leadership.takeover import stand_by, take_over
 from learner.loop import Learner
-from learner.malloc import keep_freed_memory
+from learner.malloc import keep_freed_memory, naming_memory_settings
 from learner.metrics import MetricsFiles
 from learner.progress import Progress
 from learner.training import Training
@@ -95,7 +95,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         lambda: learner.training.wait_share,
     )
     try:
-        with suppress(StoppedError):
+        with suppress(StoppedError), naming_memory_settings(config.ppo):
             learner.run(keeper)
         # Only a learner that still leads, and stopped between two updates, may save.
         is_saved = learner.save_last()
@@ -172,6 +172,7 @@ def _build(options: LearnerOptions, planned: RunPlan, client: Client, stop: Stop
         _batch_rule(planned),
         config.staleness_limit,
         history,
+        lambda: leadership.publisher.versions,
     )
     if snapshot:
         intake.marks = snapshot.marks

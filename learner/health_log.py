@@ -1,23 +1,65 @@
-"""Logs what is wrong with updates, each kind of warning once in ten seconds at most."""
+"""What is wrong with updates: into the log, each kind once in ten seconds at most, into warnings and alarm.
+
+A warning stays when its sign has gone, as the end of a run is where many look first. It says how many
+updates showed it, and which.
+"""
 
 import logging
-from collections import defaultdict
+from collections import defaultdict, deque
+from dataclasses import dataclass
 
+from dppo_redis.protocol.run_warnings import RunWarnings
+from dppo_redis.protocol.spec import Spec
 from dppo_redis.service.logs import Rarely
-from learner.ppo.health import warnings_of
+from learner.ppo.health import LONGEST_WINDOW, RULES, Rule
 from learner.ppo.update import UpdateReport
 
 _log = logging.getLogger("dppo")
 
 
-class HealthLog:
-    """The warnings of one training."""
+@dataclass
+class _Sign:
+    """One kind of warning, over a training."""
 
-    def __init__(self) -> None:
+    first: int = 0  # update that showed it first
+    last: int = 0  # and last
+    updates: int = 0  # that showed it
+
+    def count(self, update: int, window: int) -> str:
+        """It held again, in the `window` updates up to this one; how often it did so far."""
+        self.updates += 1 if self.last == update - 1 else window
+        self.first, self.last = self.first or max(1, update - window + 1), update
+        if self.updates == 1:
+            return f"update {update}"
+        return f"{self.updates} updates from {self.first} to {update}"
+
+
+class HealthLog:
+    """The signs of one training."""
+
+    def __init__(self, spec: Spec, warnings: RunWarnings) -> None:
+        self.alarm = ""  # what keeps anything from being learnt now; else empty
+        self._spec = spec
+        self._warnings = warnings
+        self._reports: deque[UpdateReport] = deque(maxlen=LONGEST_WINDOW)
+        self._signs: defaultdict[str, _Sign] = defaultdict(_Sign)
         self._rarely: defaultdict[str, Rarely] = defaultdict(Rarely)
 
-    def consider(self, report: UpdateReport) -> None:
-        """Log the warnings of an update."""
-        for kind, text in warnings_of(report):
-            if self._rarely[kind].due():
-                _log.warning("%s", text)
+    def consider(self, report: UpdateReport, update: int) -> None:
+        """Judge the newest update, which has this number."""
+        self._reports.append(report)
+        reports = list(self._reports)
+        self.alarm = ""
+        for rule in RULES:
+            text = rule.judge(reports, self._spec)
+            if text is not None:
+                self._tell(rule, text, update)
+
+    def _tell(self, rule: Rule, text: str, update: int) -> None:
+        when = self._signs[rule.kind].count(update, rule.window)
+        self._warnings.add(rule.kind, f"{text} ({when})")
+        if rule.is_grave:
+            self.alarm = text
+        if self._rarely[rule.kind].due():
+            log = _log.error if rule.is_grave else _log.warning
+            log("%s", text)

@@ -4,10 +4,10 @@ Files only; what goes to Redis is the loop's business.
 """
 
 import csv
-import io
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TextIO
 from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.protocol.report_fields import from_fields, names, to_fields
 from dppo_redis.protocol.reports import UpdateRecord
-from dppo_redis.service.files import read_table, write_aside
+from dppo_redis.service.files import read_rows, split_row, whole_lines_backwards
 from dppo_redis.service.logs import Rarely
 from learner.ppo.update import UpdateReport
 from learner.tensorboard_file import Board
@@ -45,13 +45,14 @@ class MetricsFiles:
     """Appends records to a run directory; a resumed run continues where its checkpoint left off.
 
     A disk that refuses is reported and tried again: it ends nothing, and no row that was there is lost.
+    Only the rows after the checkpoint are read, from the end of the file: a run may have a million.
     """
 
     def __init__(self, directory: Path, first_update: int) -> None:
         self._file = RunFiles(directory).metrics
-        self._kept = _rows_until(self._file, first_update)
+        self._kept_bytes, steps = _kept_until(self._file, first_update)
         # What an earlier process wrote after the checkpoint is hidden.
-        purged_step = from_fields(UpdateRecord, self._kept[-1]).trained_steps + 1 if self._kept else 0
+        purged_step = steps + 1 if steps else 0
         self._board = Board(RunFiles(directory).tensorboard, purged_step)
         self._csv: TextIO | None = None
         self._rarely = Rarely()
@@ -78,7 +79,7 @@ class MetricsFiles:
         """The table, put right before its first new row."""
         if self._csv is None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            write_aside(self._file, _as_csv(self._kept).encode())
+            self._kept_bytes = _cut(self._file, self._kept_bytes)
             self._csv = self._file.open("a", newline="", encoding="utf-8", buffering=1)
         return self._csv
 
@@ -92,16 +93,51 @@ class MetricsFiles:
                 _log.error("cannot write metrics: %s", error)
 
 
-def _rows_until(file: Path, update: int) -> list[dict[str, str]]:
-    """The rows of an earlier process that the restored checkpoint still stands for."""
-    rows = [(row, from_fields(UpdateRecord, row)) for row in (read_table(file) if update else [])]
-    return [row for row, record in rows if 0 < record.update <= update and record.trained_steps > 0]
+def _kept_until(file: Path, update: int) -> tuple[int, int]:
+    """How many bytes of a table the checkpoint of `update` still stands for, and its trained steps there."""
+    if update == 0 or not file.exists():
+        return 0, 0
+    header = next(read_rows(file), [])
+    begins_with_update = header[:1] == names(UpdateRecord)[:1]
+    for end, line in whole_lines_backwards(file):
+        number = line.split(",", 1)[0]
+        if begins_with_update and number.isdecimal() and int(number) > update:
+            continue  # most of them, where the checkpoint is an old one
+        row = split_row(line)
+        if len(row) != len(header):
+            continue
+        record = from_fields(UpdateRecord, dict(zip(header, row, strict=True)))
+        if 0 < record.update <= update and record.trained_steps > 0:
+            return end, record.trained_steps
+    return 0, 0
 
 
-def _as_csv(rows: Iterable[Mapping[str, str]]) -> str:
-    """Under today's columns, as another release may have had others."""
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, names(UpdateRecord), extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+def _cut(file: Path, kept_bytes: int) -> int:
+    """Leave that much of a table, under today's columns: another release had others. Its new size.
+
+    Raises:
+        OSError: the disk refuses; what was to be kept is there.
+    """
+    columns = names(UpdateRecord)
+    if kept_bytes and next(read_rows(file), []) == columns:
+        os.truncate(file, kept_bytes)
+        return kept_bytes
+    aside = file.with_name(f"{file.name}.writing")
+    try:
+        with aside.open("w", newline="", encoding="utf-8") as stream:
+            writer = csv.DictWriter(stream, columns, restval="", extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(_rows_within(file, kept_bytes))
+        aside.replace(file)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
+    return file.stat().st_size
+
+
+def _rows_within(file: Path, size: int) -> Iterator[dict[str, str]]:
+    """The whole rows of a table's first bytes."""
+    if size:
+        rows = read_rows(file, size)
+        header = next(rows)
+        yield from (dict(zip(header, row, strict=True)) for row in rows)

@@ -17,11 +17,11 @@ def with_present_rates(report: LearnerStatus, training: Training) -> LearnerStat
 
 
 def status_of(training: Training, intake: Intake) -> LearnerStatus:
-    """The report of this moment."""
+    """The report of this moment; an alarm of the intake goes before one of the training."""
     config, progress, saving = training.config, training.progress, training.saving
     return LearnerStatus(
         state=_state(training),
-        alarm=intake.alarm,
+        alarm=intake.alarm or training.alarm,
         warnings=training.warnings.texts,
         dropped_by_actor=intake.dropped_by_actor,
         update=progress.update,

@@ -19,6 +19,7 @@ from learner.checkpoint import Checkpoints, Snapshot, is_milestone
 from learner.clock import RecentRate, TrainingClock, WaitMeter
 from learner.goal import Finished, Goal, judge_goal
 from learner.health_log import HealthLog
+from learner.malloc import naming_memory_settings
 from learner.metrics import MetricsFiles, make_record
 from learner.ppo.batch import stack
 from learner.ppo.update import PpoUpdate, UpdateReport
@@ -26,6 +27,8 @@ from learner.progress import Progress
 
 _LAST_PAUSES_S = (0.5, 1.0, 1.5)  # between the tries of a last save: a disk may be full for a moment
 _log = logging.getLogger("dppo")
+SAVING_SHARE = 0.1  # most of a training's time that checkpoints may take, in lock-step mode apart
+_QUICK_S = 0.1  # a save as short as this may come as often as the interval says
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ class Saving:
         self._checkpoints = checkpoints
         self._knobs = knobs
         self._lock_step = lock_step
-        self._saved_at = time.monotonic()
+        self._saved_at = time.monotonic()  # when the last one ended
+        self._took_s = 0.0  # the last one
         self._passed_milestone = False  # in the last update
         self._milestone_owed = False
         self.update = -1  # of the last checkpoint
@@ -68,14 +72,35 @@ class Saving:
         self._milestone_owed |= self._passed_milestone
 
     def is_due(self, update: int) -> bool:
-        """By the clock; in lock-step mode, where a run must be able to go on exactly, by the update."""
+        """By the clock; in lock-step mode, where a run must be able to go on exactly, by the update.
+
+        By the clock, saving takes at most SAVING_SHARE of the time; a milestone waits for its turn, too.
+        """
         if self._checkpoints is None:
             return False
         if self._lock_step is not None:
-            due = self._lock_step.starts_segment(update)
-        else:
-            due = time.monotonic() - self._saved_at >= self._knobs.interval_s
-        return due or self._passed_milestone
+            return self._lock_step.starts_segment(update) or self._passed_milestone
+        since_s = time.monotonic() - self._saved_at
+        if since_s < self._pause_s:
+            return False
+        return since_s >= self._knobs.interval_s or self._milestone_owed
+
+    @property
+    def _pause_s(self) -> float:
+        """Least time between the end of the last save and the next."""
+        return self._took_s * (1 / SAVING_SHARE - 1) if self._took_s > _QUICK_S else 0.0
+
+    @property
+    def stretched(self) -> str:
+        """What is wrong where checkpoints take too long for their interval; else empty."""
+        if self._lock_step is not None or self._pause_s <= self._knobs.interval_s:
+            return ""
+        asked, took, share = self._knobs.interval_s, self._took_s, SAVING_SHARE
+        return (
+            f"saving a checkpoint took {took:.1f} s, and may take {share:.0%} of the time: the next comes "
+            f"{self._pause_s:.0f} s later, not the {asked:g} s that were asked for (use a faster disk, or a "
+            "longer --checkpoint.interval-s)"
+        )
 
     def save(self, ppo: PpoUpdate, snapshot: Snapshot, confirm: Callable[[], None]) -> None:
         """Write a checkpoint, and the milestone owed.
@@ -85,13 +110,16 @@ class Saving:
         """
         if self._checkpoints is None:
             return
-        self._saved_at = time.monotonic()
+        began = time.monotonic()
         try:
             self._checkpoints.save(ppo, snapshot, confirm, milestone=self._milestone_owed)
         except CheckpointError as error:
             self.failures += 1
             self.error = str(error)
             raise
+        finally:
+            self._saved_at = time.monotonic()
+            self._took_s = self._saved_at - began
         self._milestone_owed = False
         self.error = ""
         self.update, self.time = snapshot.progress.update, round(time.time(), 1)
@@ -122,7 +150,7 @@ class Training:
         self.waits = WaitMeter()
         self.rate = RecentRate()
         self.warnings = RunWarnings()
-        self._health = HealthLog()
+        self._health = HealthLog(ppo.spec, self.warnings)
 
     def begin(self, ago_s: float = 0.0) -> None:
         """The first rollout is there, and its sampling began `ago_s` seconds ago; begins once."""
@@ -133,14 +161,20 @@ class Training:
     def train(self, rollouts: Sequence[Rollout], staleness: Sequence[int], waited_s: float) -> Trained:
         """One update; `staleness` is in updates, of each rollout, `waited_s` the time it took to get them."""
         began, steps_before = time.monotonic(), self.progress.trained_steps
-        batch = stack(rollouts, staleness)
-        report = self.ppo.update(batch, steps_before / self.config.env_steps)
-        self._health.consider(report)
+        with naming_memory_settings(self.config.ppo):
+            batch = stack(rollouts, staleness)
+            report = self.ppo.update(batch, steps_before / self.config.env_steps)
         self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist())
+        self._health.consider(report, self.progress.update)
         self.saving.trained(steps_before, self.progress.trained_steps)
         self.advance_clock()
         self.rate.add(self.progress.train_s, self.progress.trained_steps)
         return Trained(report, staleness, batch.steps, waited_s, began)
+
+    @property
+    def alarm(self) -> str:
+        """What keeps anything from being learnt now; else empty."""
+        return self._health.alarm
 
     def advance_clock(self) -> None:
         """Bring the time in the progress up to date."""
@@ -207,6 +241,8 @@ class Training:
             self.warnings.add("save", f"{error}; the last good checkpoint is {self.saving.last_good}")
             raise
         self.warnings.withdraw("save")
+        if self.saving.stretched:
+            self.warnings.add("slow_saves", self.saving.stretched)
 
     def save_last(self, write: Callable[[], None]) -> bool:
         """Save what the run came to by calling `write`, with a few tries; say whether it worked.

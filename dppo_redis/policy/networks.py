@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from dppo_redis.spaces.features import Normaliser, features, images, mask
+from dppo_redis.spaces.network_memory import NATURE_PIXELS
 from dppo_redis.spaces.observations import Array, Field, ObservationSpec
 
 Activation = Literal["tanh", "relu"]
 _Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
-NATURE_PIXELS = 36  # the least height and width that the Nature CNN can read
 
 
 @dataclass(frozen=True)

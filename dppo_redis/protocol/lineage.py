@@ -1,11 +1,14 @@
-"""Which published weights led to the present ones. Pure; the checkpoint keeps it."""
+"""Which published weights led to the present ones, and which versions there were. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class Lineage:
-    """The (epoch, update at its start) pairs that led to the present weights, oldest first."""
+    """The (epoch, update at its start) pairs that led to the present weights, oldest first.
+
+    The checkpoint keeps it.
+    """
 
     starts: tuple[tuple[int, int], ...] = ()
 
@@ -21,3 +24,33 @@ class Lineage:
         if all(listed != epoch for listed, _ in self.starts):
             return False
         return all(update <= start for later, start in self.starts if later > epoch)
+
+
+@dataclass(frozen=True)
+class VersionsUsed:
+    """Which versions may have been published: those of the present epoch, and those of earlier ones.
+
+    Versions only ever grow, so that two limits say it. A publication counts before it is made: its reply
+    may be lost.
+    """
+
+    epoch: int = 0  # the present one; 0 before the first publication
+    before: int = 0  # highest that earlier epochs may have used
+    first: int = 0  # lowest of the present epoch
+    newest: int = 0  # highest of the present epoch
+
+    def cover(self, epoch: int, version: int) -> "VersionsUsed":
+        """What holds once `epoch` may have published `version`."""
+        if epoch == self.epoch:
+            return replace(self, newest=max(self.newest, version))
+        return VersionsUsed(epoch, max(self.before, self.newest, version - 1), version, version)
+
+    def beyond(self, stored: int) -> "VersionsUsed":
+        """What holds once the server was found to hold version `stored`, whoever published it."""
+        return replace(self, before=max(self.before, stored))
+
+    def contains(self, epoch: int, version: int) -> bool:
+        """Whether `epoch`, the present one or an ancestor of it, may have published `version`."""
+        if epoch == self.epoch:
+            return self.first <= version <= self.newest
+        return 1 <= version <= self.before

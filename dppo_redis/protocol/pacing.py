@@ -11,6 +11,7 @@ from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import MAX_PAYLOAD_BYTES, RunConfig
 from dppo_redis.protocol.lock_step import lock_step_of
 from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
+from dppo_redis.spaces.network_memory import learner_bytes
 
 _LEAST_VALVE_BYTES = 64 * 2**20
 SERIAL_UPDATE_EPOCHS = 10
@@ -31,6 +32,7 @@ class Derived:
     backlog_fresh: int  # the same, while the learner has not to wait for rollouts
     expected_lag: float  # updates, with the planned actors and a learner that has not to wait
     rollout_bytes: int
+    learner_bytes: int  # of memory that the learner takes, about
     valve_bytes: int  # of rollouts in Redis; beyond it the oldest are dropped
 
 
@@ -94,6 +96,15 @@ def derive(config: RunConfig, spaces: EnvironmentSpaces, *, serial: bool = False
         backlog_fresh=low,
         expected_lag=0.0 if fresh else expected_lag(low, actors, per_update, config.publish_every),
         rollout_bytes=rollout_bytes,
+        learner_bytes=learner_bytes(
+            spaces.observation,
+            config.frame_stack,
+            config.network.hidden,
+            config.network.memory_size if config.network.memory != "none" else 0,
+            rows=samples,
+            minibatch_rows=ppo.minibatch_size,
+            batch_bytes=per_update * rollout_bytes,
+        ),
         valve_bytes=valve_bytes(high, actors, rollout_bytes),
     )
 

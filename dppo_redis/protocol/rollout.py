@@ -18,6 +18,7 @@ from dppo_redis.spaces.features import mask
 from dppo_redis.spaces.observations import Array, BoolArray, FloatArray, all_finite
 
 MAX_ENVIRONMENTS = 65_536
+_ROUNDING = 1e-6  # of a log-probability in float32, for each category
 
 
 class Layout(NamedTuple):
@@ -133,7 +134,8 @@ def validate(rollout: Rollout, spec: Spec) -> None:
     """Check a decoded rollout against the run's spec, before anything may use it.
 
     Raises:
-        WireError: reason `dtype`, `shape`, `nonfinite`, `observation`, `action` or `flags`.
+        WireError: reason `dtype`, `shape`, `nonfinite`, `observation`, `action`, `log_prob` or
+            `flags`.
     """
     check_layout(rollout, spec)
     check_values(rollout, spec)
@@ -162,6 +164,7 @@ def check_values(rollout: Rollout, spec: Spec) -> None:
         if not all_finite(getattr(rollout, name)):
             raise WireError("nonfinite", name)
     _check_actions(rollout, spec)
+    _check_log_probs(rollout, spec)
     if (rollout.ends & ~rollout.valid).any():
         raise WireError("flags", "an episode ends in a row that is not valid")
 
@@ -183,6 +186,15 @@ def _check_actions(rollout: Rollout, spec: Spec) -> None:
     allowed = mask(spec.observation, rollout.observations)
     if allowed is not None and not spec.action.allows(rollout.actions, allowed)[rollout.valid].all():
         raise WireError("action", "one that its action mask forbids")
+
+
+def _check_log_probs(rollout: Rollout, spec: Spec) -> None:
+    """No probability is above 1; the density of real numbers may be."""
+    if spec.action.dimensions:
+        return
+    highest = rollout.log_probs.max(initial=-np.inf)
+    if highest > _ROUNDING * len(spec.action.categories):
+        raise WireError("log_prob", f"log-probability {highest:.6g} of one of finitely many choices")
 
 
 def _check_array(name: str, array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:

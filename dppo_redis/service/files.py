@@ -3,14 +3,15 @@
 import codecs
 import csv
 import errno
-import io
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from dppo_redis.errors import ConfigurationError
 
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # UTF-32 begins likewise, or holds zeros
+_BLOCK_BYTES = 64 * 2**10
 _UNABLE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
@@ -88,8 +89,71 @@ def read_table(file: Path) -> list[dict[str, str]]:
     Raises:
         OSError: it cannot be read.
     """
+    header, *rows = [*read_rows(file)] or [[]]
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def read_rows(file: Path, size: int | None = None) -> Iterator[list[str]]:
+    """The names of the columns and then each complete row, one at a time: a table may be large.
+
+    Of a table's first `size` bytes, if that is given. A row is one line: one that a crash cut inside quotes
+    takes no other with it.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    header = None
+    for line in read_lines(file, size):
+        values = split_row(line)
+        header = header or values
+        if values and len(values) == len(header):
+            yield values
+
+
+def read_lines(file: Path, size: int | None = None) -> Iterator[str]:
+    """The lines of a file, or of its first `size` bytes; no file has none.
+
+    Raises:
+        OSError: it cannot be read.
+    """
     if not file.exists():
+        return
+    read = 0
+    with file.open("rb") as stream:
+        for line in stream:
+            read += len(line)
+            if size is not None and read > size:
+                return
+            yield line.decode("utf-8", "replace")
+
+
+def split_row(line: str) -> list[str]:
+    """The values of a line of a CSV file; none where it is no row."""
+    try:
+        return next(csv.reader((line.replace("\0", ""),), strict=True), [])
+    except csv.Error:
         return []
-    text = file.read_text(encoding="utf-8", errors="replace").replace("\0", "")
-    rows = csv.DictReader(io.StringIO(text, newline=""))
-    return [row for row in rows if None not in row and None not in row.values()]
+
+
+def whole_lines_backwards(file: Path) -> Iterator[tuple[int, str]]:
+    """Each line that has an end, the last one first, and the place in the file after that end.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with file.open("rb") as stream:
+        begin, held = stream.seek(0, os.SEEK_END), b""  # of `held`, which was read and not yielded
+        while begin > 0:
+            size = min(begin, _BLOCK_BYTES)
+            begin = stream.seek(begin - size)
+            held = stream.read(size) + held
+            first, *lines = held.split(b"\n")
+            if not lines:
+                continue
+            end = begin + len(held) - len(lines.pop())
+            for line in reversed(lines):
+                yield end, line.decode("utf-8", "replace")
+                end -= len(line) + 1
+            if begin == 0:
+                yield end, first.decode("utf-8", "replace")
+            held = first + b"\n"

@@ -1,7 +1,15 @@
 """Running mean and variance, merged from batches in float64, and what is done with them. Pure.
 
 The learner owns the statistics and merges them from accepted rollouts; actors and evaluation get a
-frozen copy inside the weights. Merging k parts equals one pass over all data.
+frozen copy inside the weights. Merging k parts equals one pass over all data, where nothing is an outlier.
+
+An outlier counts with what the network sees of it. A mean and a variance have no bound on what one row does
+to them: one number of 1e10 in 100,000 rows would make all others look alike for ever. So values far out are
+held at CLIP standard deviations before they are merged (Winsorised, as in Huber, "Robust Estimation of a
+Location Parameter", 1964), with the statistics so far as the measure. What lies that far out in more than one
+row of CLIP^2 = 100 still moves the statistics, by a factor with each batch, until it is far out no more; what
+is rarer than that is clipped for the network by its own spread, too. Unlike Huber's, the limit beyond
+which a value is held lies far above the value that it is held at: ordinary heavy tails stay as they are.
 """
 
 from dataclasses import dataclass
@@ -15,6 +23,12 @@ from dppo_redis.spaces.observations import Array, FloatArray
 Moments64 = npt.NDArray[np.float64]
 CLIP = 10.0  # normalised observations are held within +- this many standard deviations
 _EPSILON = 1e-8
+OUTLIER = 100.0  # standard deviations; the recipes in ops/runs stay below
+_OUTLIER_IN_UNITS = 1e4  # of what has not varied so far: nobody knows its spread
+_KNOWN_ROWS = 2048  # with fewer, which may be neighbours in time, the limit is wider
+_MOST = 0.99  # of the rows of a first batch say what is usual
+_MOST_IN_STDS = 2.576  # that many standard deviations of a normal distribution
+_LONGEST_HORIZON = 1000.0  # steps
 
 
 @dataclass(frozen=True)
@@ -72,10 +86,74 @@ class RunningMoments:
         return RunningMoments(values["count"], np.array(values["mean"]), np.array(values["squares"]))
 
 
+@dataclass(frozen=True)
+class Spread:
+    """Where values lie, and from where on one is an outlier; arrays are [O]."""
+
+    centre: Moments64
+    limit: Moments64  # largest distance from the centre of what is no outlier
+    held_at: Moments64  # distance at which an outlier counts
+
+    @staticmethod
+    def known(centre: Moments64, std: Moments64, count: int) -> "Spread":
+        """From a standard deviation that `count` rows gave."""
+        varies = np.square(std) > _EPSILON
+        unit = np.maximum(1.0, np.abs(centre))
+        far = OUTLIER * max(1.0, _KNOWN_ROWS / count)
+        limit = np.where(varies, far * std, _OUTLIER_IN_UNITS * unit)
+        return Spread(centre, limit, CLIP * np.where(varies, std, unit))
+
+    def hold(self, rows: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
+        """Rows [B, O] with outliers held, and which rows had one, [B]."""
+        low, high = self.centre - self.limit, self.centre + self.limit
+        if not len(rows) or ((rows.min(axis=0) >= low) & (rows.max(axis=0) <= high)).all():
+            return rows, np.zeros(len(rows), np.bool_)
+        outside = (rows < low) | (rows > high)
+        held = np.clip(rows, self.centre - self.held_at, self.centre + self.held_at)
+        return np.where(outside, held, rows), np.asarray(outside.any(axis=1))
+
+
+def spread_of(moments: RunningMoments, rows: Array) -> Spread:
+    """By the statistics so far; those of the first rows [B, O], B > 0, by what 99 % of themselves keep to."""
+    if moments.count:
+        return Spread.known(moments.mean, np.sqrt(moments.squares / moments.count), moments.count)
+    exact = rows.astype(np.float64)
+    centre = np.median(exact, axis=0)
+    usual = np.quantile(np.abs(exact - centre), _MOST, axis=0, method="lower")
+    return Spread.known(centre, usual / _MOST_IN_STDS, len(rows))
+
+
 def normalise(observations: FloatArray, mean: FloatArray, inverse_std: FloatArray) -> FloatArray:
     """Centred, scaled and clipped observations [..., O]; actor and learner use this one function."""
     scaled = (observations - mean) * inverse_std
     return np.clip(scaled, -CLIP, CLIP, out=scaled)
+
+
+def hold_rewards(
+    moments: RunningMoments,
+    start: Moments64,
+    rewards: FloatArray,
+    valid: npt.NDArray[np.bool_],
+    gamma: float,
+) -> tuple[Moments64, FloatArray, npt.NDArray[np.bool_]]:
+    """Running returns [N] and rewards [T, N] without outliers, and which rewards were one, [T, N].
+
+    The measure is the spread of discounted returns, `moments`; of the first batch, what 99 % of its rewards
+    could add up to. A reward goes on to count in all returns after it, so that an outlier is held at one
+    standard deviation (in the first batch at the largest usual reward). A running return beyond the limit
+    holds an outlier of an earlier rollout; what it would be without is not known, so it is the mean.
+    """
+    if moments.count:
+        spread = spread_of(moments, rewards)
+        held_at = spread.held_at / CLIP
+    else:
+        usual = np.quantile(np.abs(rewards[valid]), [_MOST], method="lower")
+        horizon = 1.0 / max(1.0 - gamma, 1.0 / _LONGEST_HORIZON)
+        spread = Spread.known(np.zeros(1), usual * horizon, int(np.count_nonzero(valid)))
+        held_at = usual
+    held, outside = Spread(np.zeros(1), spread.limit, held_at).hold(rewards.reshape(-1, 1))
+    start = np.where(np.abs(start - spread.centre) > spread.limit, spread.centre, start)
+    return start, held.reshape(rewards.shape), outside.reshape(rewards.shape) & valid
 
 
 def discounted_returns(

@@ -33,7 +33,7 @@ class RolloutDecoder:
     """Decodes and validates the rollouts of one run."""
 
     def __init__(self, spec: Spec) -> None:
-        self._spec = spec
+        self.spec = spec
         self._layouts: OrderedDict[int, list[_Place]] = OrderedDict()  # by length of the payload
 
     def decode(self, payload: bytes) -> Rollout:
@@ -47,10 +47,10 @@ class RolloutDecoder:
         if rollout is not None:
             self._layouts.move_to_end(len(payload))
         else:
-            rollout = decode_rollout(payload, self._spec)
-            check_layout(rollout, self._spec)
+            rollout = decode_rollout(payload, self.spec)
+            check_layout(rollout, self.spec)
             self._remember(payload, rollout)
-        check_values(rollout, self._spec)
+        check_values(rollout, self.spec)
         return rollout
 
     def _remember(self, payload: bytes, rollout: Rollout) -> None:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from dppo_redis.errors import WireError
 from dppo_redis.protocol.ledger import Outcome, Settlement
-from dppo_redis.protocol.lineage import Lineage
+from dppo_redis.protocol.lineage import Lineage, VersionsUsed
 from dppo_redis.protocol.rollout import MAX_ENVIRONMENTS, Rollout, RolloutHeader
 from dppo_redis.protocol.sequence_numbers import Marks
 from dppo_redis.protocol.spec import Spec
@@ -71,15 +71,16 @@ class Intake:
         rule: BatchRule,
         max_staleness: int,
         history: History = NO_HISTORY,
+        versions: Callable[[], VersionsUsed | None] = lambda: None,  # those there were; None: not judged
     ) -> None:
         self._entries = entries
-        self._spec = spec
         self._digest = spec.digest()
         self._decoder = RolloutDecoder(spec)
         self._settle = settle
         self._quarantine = quarantine
         self._rule = rule
         self._history = history
+        self._versions = versions
         self._max_staleness = max_staleness
         self._entry_bytes = 1.0
         # What was accepted and is not settled, in order of arrival; None once its batch is handed over.
@@ -204,6 +205,8 @@ class Intake:
                 lineage=lineage,
                 learner_update=learner_update,
                 max_staleness=self._max_staleness,
+                version=header.version,
+                used=self._versions(),
             )
             if verdict is Verdict.STALE:
                 self.marks.take(header)
@@ -224,7 +227,7 @@ class Intake:
     def _check_header(self, header: RolloutHeader) -> None:
         if header.spec != self._digest:
             raise WireError("spec", f"spec {header.spec}, this run has {self._digest}")
-        if header.steps > self._spec.rollout_steps * MAX_ENVIRONMENTS:
+        if header.steps > self._decoder.spec.rollout_steps * MAX_ENVIRONMENTS:
             raise WireError("header", f"{header.steps} steps in one rollout")
 
     def _take(self, entry: Entry, header: RolloutHeader) -> None:

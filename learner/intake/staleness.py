@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from dppo_redis.protocol.lineage import Lineage
+from dppo_redis.protocol.lineage import Lineage, VersionsUsed
 
 
 class Verdict(Enum):
@@ -12,12 +12,27 @@ class Verdict(Enum):
     STALE = "stale"
     FROM_THE_FUTURE = "from_the_future"  # refused
     LOST_LINEAGE = "lost_lineage"  # refused: sampled with weights that a restart abandoned
+    UNPUBLISHED = "version"  # refused: no weights of this version were ever published
 
 
-def judge(epoch: int, update: int, *, lineage: Lineage, learner_update: int, max_staleness: int) -> Verdict:
-    """Say whether a rollout may be trained on; staleness is counted in updates, limit inclusive."""
+def judge(
+    epoch: int,
+    update: int,
+    *,
+    lineage: Lineage,
+    learner_update: int,
+    max_staleness: int,
+    version: int = 0,
+    used: VersionsUsed | None = None,
+) -> Verdict:
+    """Say whether a rollout may be trained on; staleness is counted in updates, limit inclusive.
+
+    Its version is looked at where `used` says which there were.
+    """
     if not lineage.contains(epoch, update):
         return Verdict.LOST_LINEAGE
+    if used is not None and not used.contains(epoch, version):
+        return Verdict.UNPUBLISHED
     staleness = learner_update - update
     if staleness < 0:
         return Verdict.FROM_THE_FUTURE

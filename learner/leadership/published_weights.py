@@ -9,6 +9,7 @@ import logging
 from dataclasses import replace
 
 from dppo_redis.errors import FencedError
+from dppo_redis.protocol.lineage import VersionsUsed
 from dppo_redis.protocol.weights import Weights
 from dppo_redis.service.event_log import arrays_digest
 from dppo_redis.store.run_store import Vitals
@@ -25,6 +26,7 @@ class PublishedWeights:
     def __init__(self, fence: Fence, reserved: ReservedVersions) -> None:
         self.version = 0
         self.update = 0  # no rollout of this epoch is beyond it
+        self.used = VersionsUsed()  # a frozen value, replaced before each publication: any thread may read it
         self._fence = fence
         self._reserved = reserved
         self._last: Weights | None = None
@@ -43,6 +45,7 @@ class PublishedWeights:
         """Publish them, if need be under a higher version than they have."""
         stored = self._try_publish(weights)
         if stored is not None:  # a version above ours, of a lost or restored past: go above it
+            self.used = self.used.beyond(stored)
             weights = replace(weights, version=stored + 1)
             self._try_publish(weights)
         self.version = weights.version
@@ -64,6 +67,7 @@ class PublishedWeights:
         history = self._fence.history
         identity = {"epoch": weights.epoch, "version": weights.version}
         self._reserved.cover(**identity)
+        self.used = self.used.cover(**identity)
         if history.is_on:
             digest = arrays_digest(weights.arrays)
             history.write("publishing", **identity, update=weights.update, digest=digest)

@@ -8,6 +8,7 @@ lock, so that the keeper puts back what the loop published last, under the next 
 import logging
 from collections.abc import Mapping
 
+from dppo_redis.protocol.lineage import VersionsUsed
 from dppo_redis.protocol.report_fields import to_fields
 from dppo_redis.protocol.reports import Control
 from dppo_redis.protocol.spec import RunDescription
@@ -43,6 +44,11 @@ class Publisher:
     def version(self) -> int:
         """Of the weights published last."""
         return self._weights.version
+
+    @property
+    def versions(self) -> VersionsUsed:
+        """All that may have been published, by this learner and those before it."""
+        return self._weights.used
 
     # From the loop's thread
 

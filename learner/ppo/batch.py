@@ -117,6 +117,10 @@ def minibatches(rows: Rows, size: int, generator: torch.Generator) -> Iterator[R
         yield from _columns(rows, sequences, size, generator)
         return
     order = torch.randperm(len(rows), generator=generator).to(rows.values.device)
+    if rows.inputs.images:  # a copy of all of them in this order would be as large as the batch
+        for part in torch.split(order, size):
+            yield rows.take(part)
+        return
     shuffled = rows.take(order)
     for start in range(0, len(rows), size):
         yield shuffled.take(slice(start, start + size))

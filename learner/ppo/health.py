@@ -1,28 +1,154 @@
-"""What somebody should know of an update, as warnings; learner and serial baseline alike. Pure."""
+"""Signs of an unhealthy update, as one table of pure rules; learner and serial baseline alike.
 
-from collections.abc import Iterator
+A rule looks at the reports of the last updates, newest last, and says what is wrong and what to do, or
+nothing. The limits lie where none of the recipes in ops/runs ever comes: see ARCHITECTURE.md.
+"""
 
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dppo_redis.protocol.spec import Spec
 from learner.ppo.update import UpdateReport
 
+Reports = Sequence[UpdateReport]
+
 RATIO_TOLERANCE = 1e-3
+LONGEST_WINDOW = 20  # updates
+_KL_LIMIT = 0.5
+_BLIND_EXPLAINED_VARIANCE = 0.01
+_LARGE_VALUE_LOSS = 1e6
+_COLLAPSED_SHARE = 0.01  # of the entropy of choosing evenly
+_COLLAPSED_STD = 0.01
 
 
-def warnings_of(report: UpdateReport) -> Iterator[tuple[str, str]]:
-    """(kind, text) of what is wrong with an update.
+@dataclass(frozen=True)
+class Rule:
+    """One sign."""
 
-    Actors and learner disagree about the same weights, or a gradient is not finite.
-    """
-    if report.skipped_steps:
-        steps = report.skipped_steps + report.gradient_steps
-        yield (
-            "skipped",
-            f"{report.skipped_steps} of {steps} gradient steps were skipped: not finite, "
-            "or without a valid row",
-        )
-    error = report.ratio_error
-    if error is not None and error > RATIO_TOLERANCE:
-        yield (
-            "ratio",
-            "actors and learner disagree about the probabilities of fresh actions by a factor of "
-            f"up to {1 + error:.4f}: are all machines on one release?",
-        )
+    kind: str
+    window: int  # updates in a row that must show it
+    shows: Callable[[UpdateReport, Spec], bool]
+    text: Callable[[Reports], str]  # of the updates of the window
+    is_grave: bool = False  # nothing is learnt: an alarm while it lasts
+
+    def judge(self, reports: Reports, spec: Spec) -> str | None:
+        """What is wrong, or None; `reports` are those of the last updates, newest last."""
+        last = reports[-self.window :]
+        if len(last) < self.window or not all(self.shows(report, spec) for report in last):
+            return None
+        return self.text(last)
+
+
+def _has_no_effect(report: UpdateReport, _spec: Spec) -> bool:
+    return report.gradient_steps == 0
+
+
+def _no_effect(last: Reports) -> str:
+    return (
+        f"nothing is learnt: all gradient steps of {len(last)} updates in a row were skipped, as they were "
+        "not finite. Rewards or observations are too large, or the weights are no numbers any more: scale "
+        "rewards (--ppo.normalise-returns) and observations (--ppo.normalise-observations), and begin anew "
+        "or with a checkpoint from before"
+    )
+
+
+def _skips(report: UpdateReport, _spec: Spec) -> bool:
+    return report.skipped_steps > 0
+
+
+def _skipped(last: Reports) -> str:
+    report = last[-1]
+    steps = report.skipped_steps + report.gradient_steps
+    return (
+        f"{report.skipped_steps} of {steps} gradient steps were skipped: not finite, or without a valid row"
+    )
+
+
+def _disagrees(report: UpdateReport, _spec: Spec) -> bool:
+    return report.ratio_error is not None and report.ratio_error > RATIO_TOLERANCE
+
+
+def _disagreement(last: Reports) -> str:
+    return (
+        "actors and learner disagree about the probabilities of fresh actions by a factor of "
+        f"up to {1 + (last[-1].ratio_error or 0.0):.4f}: are all machines on one release?"
+    )
+
+
+def _leaps(report: UpdateReport, _spec: Spec) -> bool:
+    return report.approx_kl > _KL_LIMIT
+
+
+def _leap(last: Reports) -> str:
+    return (
+        f"one update moved the policy by a KL divergence of {last[-1].approx_kl:.3g} (usual are 0.001 to "
+        f"0.05): lower --ppo.learning-rate ({last[-1].learning_rate:.3g}), take fewer --ppo.update-epochs, "
+        "or set --ppo.target-kl 0.05"
+    )
+
+
+def _is_blind(report: UpdateReport, _spec: Spec) -> bool:
+    explains = report.explained_variance > _BLIND_EXPLAINED_VARIANCE
+    return not explains and report.gradient_steps > 0 and report.value_loss > _LARGE_VALUE_LOSS
+
+
+def _blind(last: Reports) -> str:
+    return (
+        f"the critic has explained nothing of the returns for {len(last)} updates, and its loss of "
+        f"{last[-1].value_loss:.2g} leaves the policy no share of the gradient: the rewards are too large, "
+        "scale them (--ppo.normalise-returns)"
+    )
+
+
+def _has_collapsed(report: UpdateReport, spec: Spec) -> bool:
+    """Where the entropy of choosing evenly is known: not with a mask, nor with both kinds of actions."""
+    action = spec.action
+    if report.gradient_steps == 0 or any(field.kind == "mask" for field in spec.observation.fields):
+        return False
+    if not action.dimensions:
+        return report.entropy < _COLLAPSED_SHARE * sum(map(math.log, action.categories))
+    narrow = math.log(_COLLAPSED_STD) + 0.5 * math.log(2 * math.pi * math.e)  # of a normal distribution
+    return not action.categories and report.entropy < action.dimensions * narrow
+
+
+def _collapsed(last: Reports) -> str:
+    return (
+        f"the policy has explored next to nothing for {len(last)} updates (entropy {last[-1].entropy:.2g}): "
+        "unless its return is as good as it gets, begin anew with a higher --ppo.entropy-coef (0.01), a "
+        "lower --ppo.learning-rate, or a --ppo.gamma nearer to 1"
+    )
+
+
+def _has_far_observations(report: UpdateReport, _spec: Spec) -> bool:
+    return report.outlier_observations > 0
+
+
+def _far_observations(last: Reports) -> str:
+    return (
+        f"{last[-1].outlier_observations} observations of an update were more than 100 standard deviations "
+        "out, and held back from the normaliser: look at the environment if it should not do that"
+    )
+
+
+def _has_far_rewards(report: UpdateReport, _spec: Spec) -> bool:
+    return report.outlier_rewards > 0
+
+
+def _far_rewards(last: Reports) -> str:
+    return (
+        f"{last[-1].outlier_rewards} rewards of an update were more than 100 standard deviations of the "
+        "return, and held back from its statistics: look at the environment if it should not do that"
+    )
+
+
+RULES = (
+    Rule("no_effect", 10, _has_no_effect, _no_effect, is_grave=True),
+    Rule("skipped", 1, _skips, _skipped),
+    Rule("ratio", 1, _disagrees, _disagreement),
+    Rule("kl", 1, _leaps, _leap),
+    Rule("blind_critic", 10, _is_blind, _blind),
+    Rule("collapsed", LONGEST_WINDOW, _has_collapsed, _collapsed),
+    Rule("far_observations", 1, _has_far_observations, _far_observations),
+    Rule("far_rewards", 1, _has_far_rewards, _far_rewards),
+)

@@ -14,7 +14,7 @@ from dppo_redis.protocol.config import PpoConfig
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.protocol.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN
 from dppo_redis.spaces.features import Normaliser, observed
-from dppo_redis.spaces.normaliser import CLIP, RunningMoments, discounted_returns
+from dppo_redis.spaces.normaliser import CLIP, RunningMoments, discounted_returns, hold_rewards, spread_of
 from dppo_redis.spaces.observations import FloatArray
 from learner.ppo.batch import Batch, Rows, minibatches
 from learner.ppo.drift import Drift, by_staleness, drift
@@ -36,6 +36,8 @@ class UpdateReport:
     learning_rate: float
     gradient_steps: int
     skipped_steps: int  # minibatches whose gradient was not finite; they change nothing
+    outlier_observations: int  # rows held back from the statistics; 0 without a normaliser
+    outlier_rewards: int  # likewise
     drift: Drift  # of the whole batch
     drift_by_staleness: dict[int, Drift]
 
@@ -122,15 +124,13 @@ class PpoUpdate:
         weights' own actors saw, so that fresh data has ratio 1.
         """
         schedule = self._schedule(progress)
-        batch = self._scale_rewards(batch)
+        batch, outlier_rewards = self._scale_rewards(batch)
         normaliser = self._moments() if self.ppo.normalise_observations else None
         prepared = prepare(self.model, self.spec, self.ppo, normaliser, batch, self.device)
         rows, moved, staleness = prepared.rows, prepared.log_ratios, prepared.staleness
         explained = _explained_variance(rows) if len(rows) else 0.0
         tally = self._passes(rows, schedule)
-        if self.ppo.normalise_observations:
-            seen = observed(self.spec.observation, batch.observations[batch.valid])
-            self.observation_moments = self.observation_moments.merge(seen)
+        outlier_observations = self._merge_observations(batch)
         policy_loss, value_loss, entropy, approx_kl, clip_fraction = tally.means().tolist()
         return UpdateReport(
             policy_loss=policy_loss,
@@ -143,6 +143,8 @@ class PpoUpdate:
             learning_rate=schedule.learning_rate,
             gradient_steps=tally.steps,
             skipped_steps=tally.skipped,
+            outlier_observations=outlier_observations,
+            outlier_rewards=outlier_rewards,
             drift=drift(moved, schedule.clip_epsilon),
             drift_by_staleness=by_staleness(moved, staleness, schedule.clip_epsilon),
         )
@@ -159,16 +161,27 @@ class PpoUpdate:
                 break
         return total
 
-    def _scale_rewards(self, batch: Batch) -> Batch:
-        """Rewards in units of the return's spread, if the run normalises returns."""
-        if self.ppo.normalise_returns:
-            returns, _ = discounted_returns(
-                batch.discounted_returns, batch.rewards, batch.ends, batch.valid, self.ppo.gamma
-            )
-            self.return_moments = self.return_moments.merge(returns[batch.valid][:, None])
-            scaled = batch.rewards * np.float32(self.return_moments.inverse_std[0])
-            batch = replace(batch, rewards=np.clip(scaled, -CLIP, CLIP))
-        return batch
+    def _merge_observations(self, batch: Batch) -> int:
+        """Count a batch into the statistics, if the run keeps any; how many rows held an outlier."""
+        if not self.ppo.normalise_observations or not batch.valid.any():
+            return 0
+        seen = observed(self.spec.observation, batch.observations[batch.valid])
+        held, outliers = spread_of(self.observation_moments, seen).hold(seen)
+        self.observation_moments = self.observation_moments.merge(held)
+        return int(np.count_nonzero(outliers))
+
+    def _scale_rewards(self, batch: Batch) -> tuple[Batch, int]:
+        """Rewards in units of the return's spread, if the run normalises returns; how many were outliers."""
+        if not self.ppo.normalise_returns or not batch.valid.any():
+            return batch, 0
+        moments, valid, gamma = self.return_moments, batch.valid, self.ppo.gamma
+        start, rewards, outliers = hold_rewards(
+            moments, batch.discounted_returns, batch.rewards, valid, gamma
+        )
+        returns, _ = discounted_returns(start, rewards, batch.ends, valid, gamma)
+        self.return_moments = moments.merge(returns[valid][:, None])
+        scaled = batch.rewards * np.float32(self.return_moments.inverse_std[0])
+        return replace(batch, rewards=np.clip(scaled, -CLIP, CLIP)), int(np.count_nonzero(outliers))
 
     def _schedule(self, progress: float) -> Schedule:
         """What holds for this update; the optimiser is told its part, whatever a checkpoint brought along."""

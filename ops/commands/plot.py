@@ -19,7 +19,7 @@ from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.service.arguments import parse_arguments
 from ops.fleet.run_directory import run_in, sampling_in
-from ops.screens.curve import read_metrics
+from ops.screens.curve import CURVE_ROWS, read_metrics
 from ops.screens.figure import EngFormatter, Figure
 
 _POINTS = 400
@@ -124,7 +124,9 @@ def _with_common_steps(group: list[Run]) -> list[list[Run]]:
 
 
 def _curve(directory: Path) -> Curve:
-    records = [record for record in read_metrics(directory) if record.return_mean is not None]
+    records = [
+        record for record in read_metrics(directory, most=CURVE_ROWS) if record.return_mean is not None
+    ]
     if not records:
         raise ConfigurationError(
             f"{directory} has no finished episode in its {RunFiles(directory).metrics.name} yet"

@@ -1,16 +1,17 @@
 """curve.png of a run: return against steps and against time, staleness below."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.protocol.report_fields import from_fields
-from dppo_redis.protocol.reports import UpdateRecord
-from dppo_redis.service.files import read_table
+from dppo_redis.protocol.reports import EVALUATED, UpdateRecord
+from dppo_redis.service.files import read_lines, split_row
 from ops.screens.figure import Axes, EngFormatter, Figure
 
 Column = Callable[[UpdateRecord], float | None]
+CURVE_ROWS = 4_000  # a picture shows no more
 Points = tuple[list[float], list[float]]
 
 
@@ -19,7 +20,7 @@ def plot_run(directory: Path, title: str, last: tuple[int, float] | None = None)
 
     `last` is the (env_steps, return) of an evaluation made after the last update.
     """
-    records = read_metrics(directory)
+    records = read_metrics(directory, most=CURVE_ROWS)
     if not records:
         return None
     evaluated = records
@@ -74,6 +75,49 @@ def _evaluations(records: Sequence[UpdateRecord], x_of: Column) -> Points:
     return _points(reversed(first.values()), x_of, lambda record: record.evaluation_return)
 
 
-def read_metrics(directory: Path) -> list[UpdateRecord]:
-    """The whole rows of a run's metrics.csv; none where there is no file."""
-    return [from_fields(UpdateRecord, row, finite=False) for row in read_table(RunFiles(directory).metrics)]
+def read_metrics(directory: Path, most: int | None = None) -> list[UpdateRecord]:
+    """The whole rows of a run's metrics.csv; none where there is no file.
+
+    With `most` about as many of them, evenly spread, and as many of those with a new evaluation: a picture
+    shows no more, and a run may have a million.
+    """
+    lines = read_lines(RunFiles(directory).metrics)
+    header = split_row(next(lines, ""))
+    if most is not None and EVALUATED in header:
+        lines = _thinned(lines, header.index(EVALUATED), most)
+    rows = (row for row in map(split_row, lines) if len(row) == len(header))
+    named = (dict(zip(header, row, strict=True)) for row in rows)
+    return [from_fields(UpdateRecord, row, finite=False) for row in named]
+
+
+def _thinned(lines: Iterable[str], evaluated: int, most: int) -> Iterator[str]:
+    """Some rows in their order: the last, between `most` / 2 and `most` others, as many new evaluations."""
+    even, evaluations = Thinned(most), Thinned(most)
+    last, seen = (-1, ""), ""
+    for last in enumerate(lines):
+        even.add(last)
+        evaluation = last[1].split(",", evaluated + 1)[evaluated : evaluated + 1]  # quotes come later
+        if evaluation and evaluation[0] != seen:
+            seen = evaluation[0]
+            evaluations.add(last)
+    kept = dict([*even.kept, *evaluations.kept, last])
+    return (kept[number] for number in sorted(kept) if number >= 0)
+
+
+class Thinned:
+    """Every k-th of what is added, k = 1, 2, 4 ..., so that at most `most` are kept."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._every = 1
+        self._added = 0
+        self.kept: list[tuple[int, str]] = []
+
+    def add(self, row: tuple[int, str]) -> None:
+        """A row with its number."""
+        if self._added % self._every == 0:
+            self.kept.append(row)
+        self._added += 1
+        if len(self.kept) > self._most:
+            self.kept = self.kept[::2]
+            self._every *= 2

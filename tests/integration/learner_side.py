@@ -23,6 +23,7 @@ from learner.intake.batch_rule import ElasticBatch
 from learner.intake.intake import Accepted, Intake
 from learner.leadership.keeper import Keeper
 from learner.leadership.leadership import Leadership, make_leadership
+from learner.leadership.reserved_versions import ReservedVersions
 from tests.factories import make_description, make_header, make_model, make_rollout, make_spec
 
 SPEC = make_spec()
@@ -55,8 +56,11 @@ def leadership_of(
     *,
     owner: str = "learner-1",
     description: RunDescription | None = None,
+    reserved: ReservedVersions | None = None,
 ) -> Leadership:
-    return make_leadership(client, keys, description or make_description(SPEC), owner, stop)
+    return make_leadership(
+        client, keys, description or make_description(SPEC), owner, stop, reserved=reserved
+    )
 
 
 def lead(
@@ -134,7 +138,15 @@ def make_reader(
         store.quarantine(entry.id, error.reason, str(error), entry.fields)
 
     rule = ElasticBatch(batch_steps, STEPS)
-    intake = Intake(consumer, SPEC, leadership.bookkeeper.settle, quarantine, rule, max_staleness)
+    intake = Intake(
+        consumer,
+        SPEC,
+        leadership.bookkeeper.settle,
+        quarantine,
+        rule,
+        max_staleness,
+        versions=lambda: leadership.publisher.versions,
+    )
     return Reader(intake, leadership, consumer)
 
 

@@ -203,6 +203,80 @@ def test_otherwise_it_is_due_by_the_clock(make: Make, tmp_path: Path) -> None:
     assert due_updates(always, updates=2) == [0, 1, 2]
 
 
+class SlowDisk:
+    """A clock that moves by an update and by a save, and checkpoints that take as long as that."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, save_s: float, update_s: float = 1.0) -> None:
+        self.now = 1000.0
+        self.save_s, self.update_s = save_s, update_s
+        self.saved: list[tuple[int, bool]] = []  # update, and whether with a milestone
+        monkeypatch.setattr("learner.training.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("learner.training.Checkpoints.save", self.save)
+
+    def save(self, _ppo: object, snapshot: Snapshot, _confirm: object, *, milestone: bool) -> None:
+        self.now += self.save_s
+        self.saved.append((snapshot.progress.update, milestone))
+
+    def train(self, training: Training, updates: int) -> list[int]:
+        """The updates at which it was saved."""
+        for _ in range(updates):
+            training.progress.update += 1
+            training.saving.trained(training.progress.trained_steps, training.progress.trained_steps + STEPS)
+            training.progress.trained_steps += STEPS
+            self.now += self.update_s
+            if training.is_due_to_save():
+                training.save(snapshot_of(training))
+        return [update for update, _ in self.saved]
+
+
+@pytest.mark.parametrize(
+    ("save_s", "interval_s", "saved"),
+    [
+        (0.0, 3, [3, 6, 9, 12, 15, 18]),
+        (0.2, 3, [3, 6, 9, 12, 15, 18]),
+        (6.0, 3, [3, 57]),
+        (0.5, 0, [1, 6, 11, 16]),
+    ],
+    ids=["no time", "quick", "twice its interval", "after each update"],
+)
+def test_saves_are_counted_from_the_end_of_the_last_and_take_a_tenth_of_the_time_at_most(
+    make: Make,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    save_s: float,
+    interval_s: float,
+    saved: list[int],
+) -> None:
+    disk = SlowDisk(monkeypatch, save_s)
+    training = make(tmp_path, checkpoint={"interval_s": interval_s})
+    updates = 60 if save_s > 1 else 18
+    assert disk.train(training, updates) == saved
+    if save_s < 0.5:
+        assert training.warnings.texts == ()
+    else:
+        (text,) = training.warnings.texts
+        assert f"took {save_s:.1f} s" in text
+        assert f"{9 * save_s:.0f} s later, not the {interval_s} s" in text
+
+
+def test_milestones_wait_until_saving_may_take_time_again(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch, save_s=0.5)
+    training = make(tmp_path, checkpoint={"interval_s": NEVER_S, "milestone_steps": 2 * STEPS})
+    disk.train(training, updates=9)
+    assert disk.saved == [(2, True), (7, True)]
+
+
+def test_in_lock_step_mode_every_segment_is_saved_however_long_that_takes(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch, save_s=60.0)
+    training = make(tmp_path, lock_step=LockStep(1, 1, segment_updates=2))
+    assert disk.train(training, updates=6) == [2, 4, 6]
+    assert training.warnings.texts == ()
+
+
 def test_a_milestone_is_due_after_the_update_that_passed_it_and_kept_beside_the_checkpoint(
     make: Make,
     tmp_path: Path,

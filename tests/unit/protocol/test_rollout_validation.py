@@ -11,12 +11,16 @@ from dppo_redis.protocol.config import NetworkConfig
 from dppo_redis.protocol.rollout import ARRAY_NAMES, MAX_ENVIRONMENTS, Rollout, array_forms, validate
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.protocol.wire import decode_rollout, encode_rollout
+from dppo_redis.spaces.actions import ActionSpec, CompositeSpec, MultiDiscreteSpec
 from tests.factories import box, discrete, make_rollout, make_spec
 
 RECURRENT = NetworkConfig(hidden=(8,), memory="gru", memory_size=2)
 DISCRETE = make_spec(action=discrete(3), frame_stack=3, network=RECURRENT)
 BOX = make_spec(action=box(), frame_stack=3, network=RECURRENT)
 SPECS = pytest.mark.parametrize("spec", [DISCRETE, BOX], ids=["discrete", "box"])
+SEVERAL = MultiDiscreteSpec(sizes=(2, 3), starts=(0, 0), shape=(2,), dtype="int64")
+FINITE = [discrete(3), ActionSpec(SEVERAL)]
+BOTH = ActionSpec(CompositeSpec(None, (SEVERAL, box().space)))
 FLOATS = (
     "observations",
     "log_probs",
@@ -197,3 +201,28 @@ def test_steps_count_valid_rows_alone() -> None:
 def test_ends_are_rows_where_either_flag_is_set() -> None:
     rollout = make_rollout(DISCRETE, terminated=[(0, 0), (1, 1)], truncated=[(1, 1), (3, 0)])
     assert np.argwhere(rollout.ends).tolist() == [[0, 0], [1, 1], [3, 0]]
+
+
+@pytest.mark.parametrize("log_prob", [1e-5, 0.7, 3e38])
+@pytest.mark.parametrize("action", FINITE, ids=["one", "several"])
+def test_a_probability_above_one_is_refused(action: Any, log_prob: float) -> None:
+    spec = make_spec(action=action)
+    rollout = make_rollout(spec)
+    error = refusal(replace(rollout, log_probs=changed(rollout.log_probs, (3, 1), log_prob)), spec)
+    assert error.reason == "log_prob"
+    assert f"{log_prob:.6g}" in str(error)
+
+
+@pytest.mark.parametrize("action", FINITE, ids=["one", "several"])
+def test_certain_actions_pass_with_what_rounding_adds(action: Any) -> None:
+    spec = make_spec(action=action)
+    rollout = make_rollout(spec)
+    for log_prob in (0.0, 5e-7):
+        validate(replace(rollout, log_probs=np.full_like(rollout.log_probs, log_prob)), spec)
+
+
+@pytest.mark.parametrize("action", [box(), BOTH], ids=["box", "both"])
+def test_the_density_of_real_numbers_may_be_above_one(action: Any) -> None:
+    spec = make_spec(action=action)
+    rollout = make_rollout(spec)
+    validate(replace(rollout, log_probs=np.full_like(rollout.log_probs, 5.0)), spec)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.ledger import Outcome, Settlement
+from dppo_redis.protocol.lineage import Lineage
 from dppo_redis.protocol.sequence_numbers import Marks
 from dppo_redis.protocol.spec import WIRE_SCHEMA
 from dppo_redis.protocol.wire import encode_rollout
@@ -19,6 +21,7 @@ from dppo_redis.store.keys import GROUP, RunKeys
 from dppo_redis.store.run_store import QUARANTINE_BYTES
 from learner.intake.intake import Accepted
 from learner.leadership.leadership import Leadership
+from learner.leadership.reserved_versions import ReservedVersions
 from ops.commands.quarantine import main
 from tests.conftest import RedisServer, memory_limit
 from tests.factories import make_rollout, make_spec
@@ -27,11 +30,13 @@ from tests.integration.learner_side import (
     STEPS,
     Reader,
     add,
+    die,
     in_background,
     lead,
     make_entry,
     make_keeper,
     make_reader,
+    publish,
     seqs,
     with_payload,
 )
@@ -86,6 +91,10 @@ def action_out_of_range() -> Fields:
     return make_entry(make_rollout(SPEC, actions=np.full((4, 2), 2)))
 
 
+def probability_above_1() -> Fields:
+    return make_entry(make_rollout(SPEC, log_probs=np.full((4, 2), 0.5, np.float32)))
+
+
 def wrong_length() -> Fields:
     return make_entry(make_rollout(make_spec(rollout_steps=5)), steps=10)
 
@@ -131,6 +140,7 @@ BAD: dict[str, tuple[Callable[[], Fields], str]] = {
     "a NaN reward": (nan_reward, "nonfinite"),
     "a NaN in a final observation only": (nan_final_observation, "nonfinite"),
     "an action out of range": (action_out_of_range, "action"),
+    "a probability above 1": (probability_above_1, "log_prob"),
     "an end of no step": (end_of_no_step, "flags"),
     "no valid row": (nothing_valid, "header"),
     "more steps claimed than there are": (lambda: make_entry(steps=STEPS + 1), "header"),
@@ -177,6 +187,39 @@ def test_a_rollout_of_weights_that_are_no_ancestors_is_refused(
     reader.poll_until(settled=1, update=5)
     reason = "lost_lineage" if "epoch" in header else "from_the_future"
     assert ledger_of(client, keys) == {"refused": 1, f"refused:{reason}": 1, "steps:refused": STEPS}
+
+
+@pytest.mark.parametrize("version", [0, 2, HUGE])
+def test_a_rollout_of_a_version_that_was_never_published_is_refused(
+    client: Client, keys: RunKeys, leadership: Leadership, version: int
+) -> None:
+    reader = make_reader(client, keys, leadership, batch_steps=STEPS)
+    add(client, keys, make_entry(seq=1, version=version), make_entry(seq=2, version=1))
+    assert seqs(reader.poll_until(settled=2)) == [2]
+    assert ledger_of(client, keys) == {"refused": 1, "refused:version": 1, "steps:refused": STEPS}
+    publish(leadership)
+    add(client, keys, make_entry(seq=3, version=version))
+    assert seqs(reader.poll() or []) == ([3] if version == 2 else [])
+
+
+def test_rollouts_of_weights_that_were_put_back_or_belong_to_a_predecessor_are_trained(
+    client: Client, keys: RunKeys, stop: StopRequest, tmp_path: Path
+) -> None:
+    """Its 100 reserved versions, too: it may have used them before it was killed."""
+    reserved = tmp_path / "used.json"
+    first = lead(client, keys, stop, reserved=ReservedVersions(reserved))
+    die(client, keys)
+    second = lead(client, keys, stop, owner="learner-2", known_epoch=1, reserved=ReservedVersions(reserved))
+    assert (first.publisher.version, second.publisher.version) == (1, 101)
+    second.lease.lineage = Lineage(((1, 0), (2, 0)))  # as a checkpoint would have it
+    client.delete(keys.weights)
+    second.publisher.heal()
+    reader = make_reader(client, keys, second, batch_steps=4 * STEPS)
+    identities = [(1, 1), (1, 100), (2, 101), (2, 102), (2, 100), (1, 101), (2, 103)]
+    entries = [make_entry(seq=n, epoch=e, version=v) for n, (e, v) in enumerate(identities, 1)]
+    add(client, keys, *entries)
+    assert seqs(reader.poll_until(settled=7)) == [1, 2, 3, 4]
+    assert ledger_of(client, keys)["refused:version"] == 3
 
 
 @pytest.mark.parametrize("header", [{"epoch": 99}, {"update": 0}], ids=["lost lineage", "stale"])

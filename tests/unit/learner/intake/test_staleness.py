@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dppo_redis.protocol.lineage import Lineage
+from dppo_redis.protocol.lineage import Lineage, VersionsUsed
 from learner.intake.staleness import Verdict, judge
 
 FIRST_EPOCH = Lineage().begin(epoch=1, update=0)
@@ -111,3 +111,42 @@ def test_the_lineage_is_what_living_through_the_epochs_leaves(begins: list[int],
             trained = verdict(update, epoch=epoch, lineage=lineage, learner_update=reached, max_staleness=100)
             known = (epoch, update) in ancestors
             assert (trained is Verdict.FRESH) == (known and update <= reached)
+
+
+class TestVersions:
+    """Epoch 1 published versions 1 to 7, epoch 2 those from 108 on; the newest is 110."""
+
+    USED = VersionsUsed().cover(1, 1).cover(1, 7).cover(2, 108).cover(2, 110)
+
+    @pytest.mark.parametrize(("epoch", "version"), [(1, 1), (1, 7), (1, 107), (2, 108), (2, 109), (2, 110)])
+    def test_what_may_have_been_published_is_kept(self, epoch: int, version: int) -> None:
+        """Those that a predecessor had reserved, too: it may have used them before it was killed."""
+        assert self.USED.contains(epoch, version)
+
+    @pytest.mark.parametrize("version", [0, 111, 2**63 - 1])
+    def test_one_that_was_never_published_is_refused(self, version: int) -> None:
+        assert judged(2, version, self.USED) is Verdict.UNPUBLISHED
+        assert judged(1, version, self.USED) is Verdict.UNPUBLISHED
+
+    def test_versions_of_another_epoch_are_refused(self) -> None:
+        assert judged(2, 107, self.USED) is Verdict.UNPUBLISHED
+        assert judged(1, 108, self.USED) is Verdict.UNPUBLISHED
+
+    def test_a_lost_lineage_is_called_that_whatever_its_version(self) -> None:
+        assert judged(9, 2**63 - 1, self.USED) is Verdict.LOST_LINEAGE
+
+    def test_a_predecessor_may_have_used_all_up_to_what_the_server_held(self) -> None:
+        """A learner of epoch 2 that knew of version 100 alone; the server held 130."""
+        used = VersionsUsed().cover(2, 101).beyond(130).cover(2, 131)
+        assert used.contains(1, 130)
+        assert used.contains(2, 131)
+        assert not used.contains(1, 131)
+        assert not used.contains(2, 132)
+
+    def test_before_the_first_publication_there_is_none(self) -> None:
+        assert not VersionsUsed().contains(1, 1)
+
+
+def judged(epoch: int, version: int, used: VersionsUsed) -> Verdict:
+    lineage = Lineage(((1, 0), (2, 10)))
+    return judge(epoch, 10, lineage=lineage, learner_update=10, max_staleness=4, version=version, used=used)

@@ -294,6 +294,8 @@ def test_the_report_shows_the_loss_of_the_first_step_when_there_is_only_one() ->
         learning_rate=1e-3,
         gradient_steps=1,
         skipped_steps=0,
+        outlier_observations=0,
+        outlier_rewards=0,
         drift=report.drift,
         drift_by_staleness=report.drift_by_staleness,
     )

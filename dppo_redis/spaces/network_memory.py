@@ -1,0 +1,71 @@
+"""How much memory rows take on their way through a run's networks, and in which pieces they go. Pure.
+
+From shapes alone, never from a machine: a piece's size may change the last bits of its results, and a fleet
+has to get those of its serial baseline.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from dppo_redis.spaces.observations import ObservationSpec
+
+NATURE_PIXELS = 36  # the least height and width that the Nature CNN can read
+LEAST_ROWS = 256  # of a piece, unless there are fewer
+_PROCESS_BYTES = 300 * 2**20  # of a learner without a batch: torch
+_PIECE_BYTES = 128 * 2**20
+_NATURE_OUTPUTS = 6  # numbers in all layers of the Nature CNN, for each pixel; activations come beside them
+_SMALL_OUTPUTS = 48  # the same for the two layers of small pictures
+
+
+def network_row_bytes(
+    observation: ObservationSpec, frames: int, hidden: Sequence[int], memory_size: int
+) -> int:
+    """About what one row takes: the numbers read, and the outputs of all layers of policy and value."""
+    numbers = frames * observation.size + 4 * sum(hidden) + 8 * memory_size
+    for field in observation.images:
+        channels, height, width = field.image_shape
+        outputs = _NATURE_OUTPUTS if min(height, width) >= NATURE_PIXELS else _SMALL_OUTPUTS
+        numbers += (2 * frames * channels + outputs) * height * width  # bytes as numbers, and scaled
+    return 4 * numbers
+
+
+def pieces(rows: int, row_bytes: int) -> list[slice]:
+    """Rows in pieces of about equal size: at least LEAST_ROWS, and else about 128 MiB at most."""
+    most = max(LEAST_ROWS, _PIECE_BYTES // row_bytes)
+    count = max(1, min(math.ceil(rows / most), rows // LEAST_ROWS))
+    cuts = [rows * number // count for number in range(count + 1)]
+    return [slice(first, last) for first, last in itertools.pairwise(cuts)]
+
+
+def column_pieces(columns: int, steps: int, row_bytes: int) -> list[slice]:
+    """The same for whole columns of `steps` rows, as a network with a memory reads them."""
+    most = max(math.ceil(LEAST_ROWS / steps), _PIECE_BYTES // (steps * row_bytes), 1)
+    count = max(1, min(math.ceil(columns / most), columns * steps // LEAST_ROWS))
+    cuts = [columns * number // count for number in range(count + 1)]
+    return [slice(first, last) for first, last in itertools.pairwise(cuts)]
+
+
+def learner_bytes(
+    observation: ObservationSpec,
+    frames: int,
+    hidden: Sequence[int],
+    memory_size: int,
+    *,
+    rows: int,
+    minibatch_rows: int,
+    batch_bytes: int,
+) -> int:
+    """About what a learner takes at its peak.
+
+    That is: the process itself; the batch as it came (`batch_bytes`) and put together; what the networks
+    read of it, with stacked frames both before and after they are put in order; and the largest piece or
+    minibatch on its way through the networks, whose gradients take as much again.
+    """
+    row_bytes = network_row_bytes(observation, frames, hidden, memory_size)
+    read: int = 4 * frames * observation.size
+    read += sum(frames * math.prod(field.image_shape) for field in observation.images)
+    copies = (2 if frames > 1 or not observation.images else 1) + (0 if observation.images else 1)
+    piece = max(part.stop - part.start for part in pieces(rows, row_bytes))
+    through = max(piece, 2 * min(minibatch_rows, rows)) * row_bytes
+    return _PROCESS_BYTES + 2 * batch_bytes + copies * rows * read + through
