@@ -32,7 +32,7 @@ from workers.build import build_collector
 from workers.join import check_environment, refuse_living_holder, wait_for_description
 from workers.loop import BEAT_PERIOD_S, Actor, ActorStats, RunAccess
 from workers.sampling_rule import ByBacklog, InLockStep, Turn
-from workers.watchdog import CallClock, Watchdog
+from workers.watchdog import STOP_GRACE_S, CallClock, Watchdog
 
 _log = logging.getLogger("dppo")
 
@@ -111,9 +111,14 @@ class Aside:
         self._actor = actor
         self._registry = Registry(client, keys)
         self._store = RunStore(client, keys)
+        self._stopping_since: float | None = None
 
     def beat(self) -> None:
-        """Beat where the actor itself is late."""
+        """Beat where the actor itself is late; end a push that outlasts a stop."""
+        if self._actor.stop.requested:
+            self._stopping_since = self._stopping_since or time.monotonic()
+            if time.monotonic() - self._stopping_since > STOP_GRACE_S:
+                self._actor.access.producer.hang_up()
         if time.monotonic() > self._actor.next_beat + BEAT_PERIOD_S:
             with suppress(TransientError, ConfigurationError), translated():
                 self._actor.beat(self._registry)

@@ -6,12 +6,14 @@ loading, failing over, full); what needs a human (password, rights, certificate)
 """
 
 import logging
+import math
 import random
 import re
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import hiredis
@@ -22,10 +24,11 @@ from redis.retry import Retry
 from dppo_redis.errors import ConfigurationError, DppoError, StoppedError, UnavailableError
 from dppo_redis.service.logs import Rarely
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.address import read_address
+from dppo_redis.store.address import Address, read_address
 from dppo_redis.store.connections import MisconfiguredError, make_pool
 
-SOCKET_TIMEOUT_S = 5.0  # ten times the longest blocking read
+SOCKET_TIMEOUT_S = 5.0  # without progress; ten times the longest blocking read; a URL may say another
+_LEAST_TIMEOUT_S = 1.0  # twice the longest blocking read
 INTERACTIVE_PATIENCE_S = 5.0
 TRUSTED_S = 1.0  # so long after a reply a connection is taken for open
 _READ_BYTES = 2**20  # at once: a batch of rollouts comes in a few pieces, not hundreds
@@ -61,20 +64,30 @@ class TransientError(DppoError):
 
 def connect(url: str, name: str) -> Client:
     """A client for `url`; nothing is sent yet. `name` shows in CLIENT LIST."""
+    address = read_address(url)
     pool = make_pool(
-        read_address(url),
+        address,
         decode_responses=False,
         protocol=2,
         client_name=name,
         driver_info=None,  # no CLIENT SETINFO: a right that nobody needs
-        socket_timeout=SOCKET_TIMEOUT_S,
-        socket_connect_timeout=SOCKET_TIMEOUT_S,
+        socket_timeout=_timeout_s(address, "socket_timeout"),
+        socket_connect_timeout=_timeout_s(address, "socket_connect_timeout"),
         socket_read_size=_READ_BYTES,
         retry=Retry(NoBackoff(), 0),
         retry_on_timeout=False,
         retry_on_error=[],
     )
     return redis.Redis(connection_pool=pool)
+
+
+def _timeout_s(address: Address, name: str) -> float:
+    wanted = float(address.options.get(name) or SOCKET_TIMEOUT_S)
+    if not _LEAST_TIMEOUT_S <= wanted < math.inf:
+        raise ConfigurationError(
+            f"bad Redis URL: {name}: at least {_LEAST_TIMEOUT_S:g} second (got {wanted:g})"
+        )
+    return wanted
 
 
 def eviction_warning(client: Client) -> str:
@@ -150,6 +163,14 @@ class Channel:
             raise
         self._used_at = time.monotonic()
         return answers
+
+    def hang_up(self) -> None:
+        """From another thread: end what the owner is waiting for; it gets a ConnectionError."""
+        connection = self._connection
+        sock = None if connection is None else connection._sock
+        if sock is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
 
     def _give_back(self) -> None:
         connection, self._connection = self._connection, None

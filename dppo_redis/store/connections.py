@@ -9,10 +9,11 @@ import ssl
 from typing import Any, cast
 
 import redis
-from redis.connection import SSLConnection
+from redis.connection import SSLConnection, UnixDomainSocketConnection
 from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool, SentinelManagedConnection
 
 from dppo_redis.store.address import Address
+from dppo_redis.store.progress import SteadyConnection
 
 SENTINEL_TIMEOUT_S = 1.0  # the next one is asked after that
 _PROBE_TIMEOUT_S = 1.0
@@ -23,7 +24,11 @@ class MisconfiguredError(redis.RedisError):
     """A server that cannot be what its URL says; waiting does not help."""
 
 
-class TcpConnection(redis.Connection):
+class UnixConnection(SteadyConnection, UnixDomainSocketConnection):
+    """To a server of this machine."""
+
+
+class TcpConnection(SteadyConnection, redis.Connection):
     """Leaves a server that does not lead: behind the same address, or the sentinels, another one does.
 
     A primary that was demoted answers READONLY, one cut off from its replicas NOREPLICAS.
@@ -36,7 +41,7 @@ class TcpConnection(redis.Connection):
         except redis.ResponseError as error:
             if not (isinstance(error, redis.exceptions.ReadOnlyError) or str(error).startswith(_NOT_LEADING)):
                 raise
-            self.disconnect()  # type: ignore[no-untyped-call]
+            self.disconnect()
             raise redis.ConnectionError(f"this server does not lead now: {error}") from error
 
 
@@ -147,8 +152,8 @@ def make_pool(address: Address, **common: Any) -> redis.ConnectionPool:
     options = {"connection_class": TcpConnection, **address.options, **common}
     tls = options["connection_class"] is SSLConnection
     if not address.sentinels:
-        if tls:
-            options["connection_class"] = TlsConnection
+        ours = {SSLConnection: TlsConnection, UnixDomainSocketConnection: UnixConnection}
+        options["connection_class"] = ours.get(options["connection_class"], options["connection_class"])
         return redis.ConnectionPool(**options)
     options["connection_class"] = PrimaryTlsConnection if tls else PrimaryConnection
     for_sentinels = {

@@ -112,6 +112,10 @@ class RolloutProducer:
                 raise answer
         return self._situation(answers)
 
+    def hang_up(self) -> None:
+        """From another thread, once a stop was asked for: a push on a slow link may take minutes."""
+        self._channel.hang_up()
+
     def push(self, header: RolloutHeader, payload: bytes) -> Situation | None:
         """Send a rollout and look, in one round trip; waits until Redis has taken it.
 
