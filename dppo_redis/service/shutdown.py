@@ -8,10 +8,13 @@ import ctypes
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from types import FrameType
 
 from dppo_redis.errors import DppoError, ExitStatus
@@ -94,6 +97,19 @@ def is_alive(pid: int) -> bool:
     except OSError:  # another user's, or a number that cannot be one
         return True
     return True
+
+
+@cache
+def place_of_pids() -> str:
+    """Where a process number means something: this start of this machine, and this namespace of processes.
+
+    Containers may share a host name, and each has a process 7.
+    """
+    try:
+        start = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{start}:{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:  # no Linux
+        return socket.gethostname()
 
 
 def run_service(main: Callable[[StopRequest], ExitStatus]) -> ExitStatus:

@@ -108,7 +108,7 @@ class Keeper:
             self._leadership.lease.renew()
             self._leadership.publisher.heal()
             balance = self._leadership.bookkeeper.audit()
-            living = self._registry.living()
+            living = self._registry.end_silent(self._registry.living())
             self._registry.forget_dead(living)
             actors = max(len(living), self._planned_actors)  # those that are only starting, too
             high = self._backlog_high(actors)

@@ -15,9 +15,9 @@ _EVERYBODY = "ping client|setname select"
 _KEYLESS = {
     Role.ACTOR: "",
     Role.EVALUATOR: "",
-    Role.LEARNER: "info script|load",
-    Role.MONITOR: "scan info dbsize",
-    Role.OPERATOR: "scan info dbsize script|load",
+    Role.LEARNER: "info script|load time",
+    Role.MONITOR: "scan info dbsize time",
+    Role.OPERATOR: "scan info dbsize script|load time",
 }
 _ANY_RUN = RunKeys("any")
 
