@@ -10,14 +10,17 @@ import pytest
 
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.reports import ActorReport, Control, Evaluation
+from dppo_redis.service.logs import Rarely
 from dppo_redis.service.shutdown import StopRequest, place_of_pids
 from dppo_redis.store.client import Client, Patience
-from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.keys import RUNS, RunKeys
 from dppo_redis.store.registry import ACTOR_TTL_MS, FIRST_OUTSIDE_SLOT, Registry
 from dppo_redis.store.rollout_stream import RolloutProducer
 from dppo_redis.store.run_status import read_status
 from dppo_redis.store.run_store import PAUSE, RUN, STOP, RunStore, find_runs, only_run
 from learner.leadership.lease import LEASE_TTL_S
+from ops.commands.quarantine import main as quarantine_command
+from ops.commands.status import main as status_command
 from ops.fleet.shared_redis import leave_shared
 from tests.conftest import RedisServer, wait_until
 from tests.factories import make_description
@@ -138,6 +141,42 @@ class TestRuns:
         assert 0 < integer(client.pttl(keys.actor(0))) <= ACTOR_TTL_MS
 
 
+class TestBesideAMillionOtherKeys:
+    """Names that are known are not searched for: a search takes as long as there are keys."""
+
+    def test_a_run_begins_ends_and_is_looked_at_without_a_search(
+        self, redis_server: RedisServer, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
+    ) -> None:
+        before = commands(client, "scan")
+        assert not store.exists()
+        make_keeper(client, keys, lead(client, keys, stop)).tick()
+        Registry(client, keys).join(3)
+        Registry(client, keys).beat(3, ActorReport())
+        assert store.exists()
+        for look in (status_command, quarantine_command):
+            for which in (["--run", keys.run], []):
+                look([*which, "--redis", redis_server.url, "--json"])
+        store.retire()
+        store.reopen()
+        store.delete()
+        assert list(client.scan_iter(match=keys.pattern)) == []
+        assert find_runs(client) == []
+        assert commands(client, "scan") - before <= 2, "the test's own, and one where no run is listed"
+
+    def test_the_list_of_runs_is_put_back_and_may_be_anything(
+        self, client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        client.set(RUNS, "of another type")
+        leadership = lead(client, keys, stop)
+        make_keeper(client, keys, leadership).tick()
+        assert find_runs(client) == [keys.run], "searched for"
+        client.delete(RUNS)
+        client.zadd(RUNS, {"no run, but a text": 1, "of-an-older-run": 1})
+        leadership.publisher._listing = Rarely()
+        make_keeper(client, keys, leadership).tick()
+        assert find_runs(client) == [keys.run]
+
+
 class TestControl:
     def test_without_any_wish_a_run_runs(self, store: RunStore) -> None:
         assert store.control() == Control(RUN, "", None)
@@ -256,6 +295,7 @@ class TestActors:
         keeper_of = Registry(client, keys)
         assert list(keeper_of.end_silent(keeper_of.living())) == [1, 2]
         monkeypatch.setattr("dppo_redis.store.registry.time.monotonic", lambda: now + 20)
+        monkeypatch.setattr("dppo_redis.store.registry.time.time", lambda: now + 20)
         registry.beat(1, ActorReport(boot=1))
         assert list(keeper_of.end_silent(keeper_of.living())) == [1]
         assert list(registry.living()) == [1]
