@@ -16,6 +16,7 @@ from dppo_redis.protocol.reports import LearnerStatus, UpdateRecord
 from dppo_redis.service.event_log import NO_HISTORY, History
 from dppo_redis.service.logs import Rarely
 from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.causes import Recurrence
 from dppo_redis.store.client import Patience, TransientError, translated
 from dppo_redis.store.run_store import PAUSE, RUN, STOP, RunStore
 from learner.checkpoint import Snapshot
@@ -50,6 +51,9 @@ class Learner:
         self.waited_s = 0.0  # for the rollouts of the next batch
         self.unknown_states: set[str] = set()  # complained of
         self.rarely = Rarely()
+        self.recurrence = Recurrence(self._recurs)
+        for recurrence in (self.patience.recurrence, self.leadership.lease.recurrence):
+            recurrence.tell = self._recurs
         self.report = self._report()  # replaced as a whole at every change: the keeper's thread reads it
 
     def run(self, keeper: Keeper) -> None:
@@ -100,9 +104,11 @@ class Learner:
         try:
             with translated():
                 batch = self.intake.poll(self.training.progress.update, lambda: self.leadership.lease.lineage)
+            self.recurrence.over()
         except TransientError as error:
+            line = self.recurrence.met("read rollouts", error)
             if self.rarely.due():
-                _log.warning("waiting for Redis: %s", error)
+                _log.warning("%s", line)
             self.stop.sleep(0.2)
             return None
         if self.training.clock.has_begun:
@@ -190,7 +196,14 @@ class Learner:
 
     def _report(self) -> LearnerStatus:
         """What the loop has done so far."""
-        return status_of(self.training, self.intake.alarm, self.intake.dropped_by_actor)
+        waiting = (self.recurrence, self.patience.recurrence, self.leadership.lease.recurrence)
+        waits_for = next((recurrence.text for recurrence in waiting if recurrence.text), "")
+        return status_of(self.training, waits_for or self.intake.alarm, self.intake.dropped_by_actor)
+
+    def _recurs(self, text: str) -> None:
+        """An error of Redis comes back in the same way: the keeper may still be able to say so."""
+        self.training.warnings.add("redis", text)
+        self.report = self._report()
 
     def hand_back(self, keeper: Keeper) -> None:
         """Write the last status and hand the lease back, if Redis is there."""

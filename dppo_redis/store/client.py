@@ -25,7 +25,8 @@ from dppo_redis.errors import ConfigurationError, DppoError, StoppedError, Unava
 from dppo_redis.service.logs import Rarely
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.address import Address, read_address
-from dppo_redis.store.connections import MisconfiguredError, make_pool
+from dppo_redis.store.causes import Recurrence, described
+from dppo_redis.store.connections import NO_CLUSTER, MisconfiguredError, make_pool
 
 SOCKET_TIMEOUT_S = 5.0  # without progress; ten times the longest blocking read; a URL may say another
 _LEAST_TIMEOUT_S = 1.0  # twice the longest blocking read
@@ -50,7 +51,9 @@ _TRANSIENT_ERRORS = (
     redis.exceptions.NoScriptError,  # forgotten between its loading and its use: a failover
 )
 _FATAL_TLS = re.compile("CERTIFICATE|UNKNOWN_CA|VERSION|HANDSHAKE_FAILURE|KEY|PEM")
-_FATAL_REPLIES = ("NOAUTH", "WRONGPASS", "NOPERM", "DENIED", "CROSSSLOT", "MOVED")
+_FATAL_REPLIES = ("NOAUTH", "WRONGPASS", "NOPERM", "DENIED")
+_OF_A_CLUSTER = (redis.exceptions.MovedError, redis.exceptions.ClusterCrossSlotError)
+_REPLIES_OF_A_CLUSTER = ("CROSSSLOT", "MOVED")
 
 Client = redis.Redis
 T = TypeVar("T")
@@ -204,6 +207,8 @@ def classify(error: redis.RedisError) -> DppoError:
         return ConfigurationError(f"Redis refuses: {error}")
     if isinstance(error, MisconfiguredError):
         return ConfigurationError(str(error))
+    if isinstance(error, _OF_A_CLUSTER) or reply in _REPLIES_OF_A_CLUSTER:
+        return ConfigurationError(f"this Redis is a cluster: {NO_CLUSTER} ({error})")
     cause = error.__cause__ or error.__context__
     if isinstance(cause, ssl.SSLCertVerificationError):
         return ConfigurationError(f"Redis' certificate is not trusted: {error}")
@@ -252,6 +257,7 @@ class Patience:
         self._stop = stop
         self._deadline_s = deadline_s
         self._rarely = Rarely()
+        self.recurrence = Recurrence()  # of what is waited for
 
     def call(self, what: str, attempt: Callable[[], T]) -> T:
         """Return what `attempt` returns; repeat it while Redis cannot answer.
@@ -266,7 +272,9 @@ class Patience:
         while True:
             try:
                 with translated():
-                    return attempt()
+                    result = attempt()
+                self.recurrence.over()
+                return result
             except TransientError as error:
                 self._pause(what, error, started, next(pauses))
 
@@ -274,9 +282,11 @@ class Patience:
         if self._stop.requested:
             raise StoppedError(f"stopped while waiting to {what}") from error
         if self._deadline_s is not None and time.monotonic() - started + pause_s > self._deadline_s:
-            raise UnavailableError(f"cannot {what}: Redis does not answer ({error})") from error
+            told = described(what, str(error))
+            raise UnavailableError(f"cannot {what}: Redis does not answer ({told})") from error
+        line = self.recurrence.met(what, error)
         if self._rarely.due():
-            _log.warning("waiting to %s: %s", what, error)
+            _log.warning("%s", line)
         self._stop.sleep(pause_s)
 
 

@@ -17,6 +17,7 @@ from dppo_redis.protocol.pacing import backlog_fresh, backlog_high, valve_bytes,
 from dppo_redis.protocol.report_fields import from_fields, to_fields
 from dppo_redis.protocol.reports import ActorReport, KeeperStatus, LearnerStatus
 from dppo_redis.service.logs import Rarely
+from dppo_redis.store.causes import Recurrence
 from dppo_redis.store.client import TransientError, translated
 from dppo_redis.store.fenced_writes import EpochMissingError
 from dppo_redis.store.registry import Registry
@@ -75,12 +76,15 @@ class Keeper:
             self._thread.join(timeout=2 * PERIOD_S)
 
     def _run(self) -> None:
+        recurrence = Recurrence()
         while not self._closing.wait(PERIOD_S):
             try:
                 self.tick()
+                recurrence.over()
             except TransientError as error:
+                line = recurrence.met("keep the run's keys", error)
                 if self._rarely.due():
-                    _log.warning("the keeper waits for Redis: %s", error)
+                    _log.warning("the keeper: %s", line)
             except EpochMissingError:
                 continue  # as at the start
             except Exception as error:  # noqa: BLE001 the end of a thread: the loop raises it

@@ -15,6 +15,7 @@ from dppo_redis.errors import FencedError, LeaseHeldError, StoppedError
 from dppo_redis.protocol.lineage import Lineage
 from dppo_redis.service.renewal import Answer, HolderWatch, Look
 from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.causes import Recurrence
 from dppo_redis.store.client import Patience, TransientError, translated
 from dppo_redis.store.fenced_writes import EpochMissingError, LeaseAnswer
 from learner.leadership.fence import Fence
@@ -46,6 +47,11 @@ class Lease:
         self._stop = stop
         self._taking = Patience(stop)
         self._writing = Patience(stop)
+
+    @property
+    def recurrence(self) -> Recurrence:
+        """Of what a write waits for."""
+        return self._writing.recurrence
 
     def restore(self, lineage: Lineage) -> None:
         """Go on from a checkpoint; called before `acquire`."""

@@ -5,7 +5,6 @@ import logging
 import shlex
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from dppo_redis.store.credentials import Role, as_role, base_url, is_url_given, 
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_store import STOP, RunStore
 from ops.fleet.broker import Broker, embedded
+from ops.fleet.private_directory import Upkeep, make_private_directory
 from ops.fleet.redis_cli import redis_cli
 from ops.fleet.render import FleetPlan, check_path
 from ops.fleet.run_directory import RunDirectory, check, choose, claim, prepare, write_summary
@@ -36,7 +36,6 @@ from ops.screens.tables import derived_table, progress_stream, summary_table
 from ops.screens.view import Screen
 from ops.screens.watch import Watch, quietly, wait_for_broker
 
-_LONGEST_PARENT = 60
 _log = logging.getLogger("dppo")
 
 
@@ -82,7 +81,7 @@ def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
     prepare(directory, planned.config_as_used, resume=options.resume)
     screen = Screen(progress_stream(options.json))
     screen.print(derived_table(config, planned.derived))
-    private_dir = _private_directory()
+    private_dir = make_private_directory(directory.path)
     try:
         return _train(options, directory, given, private_dir, lock, screen, stop, started)
     finally:
@@ -117,12 +116,6 @@ def _check_resumed(directory: RunDirectory, planned: RunPlan) -> None:
         checkpoints.peek(build_ppo(config, planned.description, update_epochs=1), None)
 
 
-def _private_directory() -> Path:
-    """Short, because the path of a unix socket may have about 100 characters; mode 0700."""
-    parent = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="dppo-", dir="/tmp" if len(parent) > _LONGEST_PARENT else parent))
-
-
 def _train(
     options: TrainOptions,
     directory: RunDirectory,
@@ -147,7 +140,8 @@ def _train(
     )
     fleet = Fleet.start(plan, address, lock)  # each service has the credentials of its own role
     client = connect(address if broker is not None else as_role(address, Role.OPERATOR), "dppo-train")
-    watch = Watch(fleet, client, RunStore(client, RunKeys(directory.run)), screen, stop)
+    upkeep = Upkeep(fleet, broker.socket if broker is not None else None)
+    watch = Watch(fleet, client, RunStore(client, RunKeys(directory.run)), screen, stop, upkeep)
     failure: DppoError | None = None
     try:
         try:

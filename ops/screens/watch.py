@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
 from dppo_redis.protocol.reports import RunStatus
+from dppo_redis.service.logs import Rarely
 from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.causes import Recurrence
 from dppo_redis.store.client import Client, TransientError, translated
 from dppo_redis.store.run_status import read_status
 from dppo_redis.store.run_store import STOP, RunStore
@@ -56,8 +58,11 @@ class Watch:
     store: RunStore
     screen: Screen
     stop: StopRequest
+    upkeep: Callable[[], None] = lambda: None  # of what the fleet needs on disk
     status: RunStatus | None = None
     restarts: Restarts = field(default_factory=Restarts)
+    recurrence: Recurrence = field(default_factory=Recurrence)
+    rarely: Rarely = field(default_factory=Rarely)
 
     def until_the_end(self) -> None:
         """Show progress until the run ends, a signal comes, or a service gives up.
@@ -66,6 +71,7 @@ class Watch:
             RunFailedError: a service gave up; the message holds the end of its log.
         """
         while not self.stop.requested:
+            self.upkeep()
             self._look()
             if self.status is not None and self.status.control.state == STOP:
                 return
@@ -77,8 +83,11 @@ class Watch:
             with translated():
                 self.status = read_status(self.client, self.store.keys)
         except TransientError as error:
-            self.screen.say(f"Redis does not answer: {error}")
+            line = self.recurrence.met("read the status", error)
+            if self.rarely.due():
+                self.screen.say(f"Redis does not answer: {line}")
             return
+        self.recurrence.over()
         self.screen.show(self.status, last=last)
 
     def _check(self, processes: Iterable[ProcessState]) -> None:
