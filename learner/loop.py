@@ -14,7 +14,6 @@ from dppo_redis.protocol.lock_step import LockStep
 from dppo_redis.protocol.report_fields import to_fields
 from dppo_redis.protocol.reports import LearnerStatus, UpdateRecord
 from dppo_redis.service.event_log import NO_HISTORY, History
-from dppo_redis.service.logs import Rarely
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.causes import Recurrence
 from dppo_redis.store.client import Patience, TransientError, translated
@@ -50,7 +49,6 @@ class Learner:
         self.saved_epoch = 0
         self.waited_s = 0.0  # for the rollouts of the next batch
         self.unknown_states: set[str] = set()  # complained of
-        self.rarely = Rarely()
         self.recurrence = Recurrence(self._recurs)
         for recurrence in (self.patience.recurrence, self.leadership.lease.recurrence):
             recurrence.tell = self._recurs
@@ -106,9 +104,7 @@ class Learner:
                 batch = self.intake.poll(self.training.progress.update, lambda: self.leadership.lease.lineage)
             self.recurrence.over()
         except TransientError as error:
-            line = self.recurrence.met("read rollouts", error)
-            if self.rarely.due():
-                _log.warning("%s", line)
+            self.recurrence.log("read rollouts", error)
             self.stop.sleep(0.2)
             return None
         if self.training.clock.has_begun:

@@ -62,9 +62,7 @@ class KeeperStatus:
     stream_bytes: Annotated[int, Told("bytes")]  # of the stream, in the server's memory
     valve_bytes: Annotated[int, Told("bytes")]  # of the stream from which on its oldest rollouts are dropped
     time: Annotated[float, Told("s since 1970", digits=1)]  # when this was written, by the learner's clock
-    server_time: Annotated[float | None, Told("s since 1970", digits=3, left_out=True)] = (
-        None  # by the server's
-    )
+    server_time: Annotated[float | None, Told("s since 1970", left_out=True)] = None  # by the server's clock
 
 
 SERVER_TIME = "server_time"  # field of a KeeperStatus that the server fills in

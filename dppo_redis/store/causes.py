@@ -4,11 +4,15 @@ Services wait for ever on what passes. What goes on for ten seconds in one way m
 and he must not have to guess. The table is pure; nothing is sent here.
 """
 
+import logging
 import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dppo_redis.service.logs import Rarely
+
+_log = logging.getLogger("dppo")
 _TOLD_AFTER_S = 10.0
 _NUMBERS = re.compile(r"\d+")
 _FETCHING = re.compile("fetch|weights|read rollouts|read the", re.IGNORECASE)
@@ -135,6 +139,7 @@ class Recurrence:
         self._kind: tuple[str, str] | None = None
         self._since = 0.0
         self._count = 0
+        self._rarely = Rarely()
 
     def met(self, what: str, error: Exception) -> str:
         """Count it; returns what the log should say."""
@@ -151,6 +156,12 @@ class Recurrence:
         )
         self.tell(self.text)
         return self.text
+
+    def log(self, what: str, error: Exception) -> None:
+        """Count it, and write a line into the log now and then."""
+        line = self.met(what, error)
+        if self._rarely.due():
+            _log.warning("%s", line)
 
     def over(self) -> None:
         """It went well."""

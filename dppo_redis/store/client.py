@@ -5,7 +5,6 @@ and never repeats a command by itself. Services wait for ever on what passes (re
 loading, failing over, full); what needs a human (password, rights, certificate) raises at once.
 """
 
-import logging
 import math
 import random
 import re
@@ -22,7 +21,6 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from dppo_redis.errors import ConfigurationError, DppoError, StoppedError, UnavailableError
-from dppo_redis.service.logs import Rarely
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.address import Address, read_address
 from dppo_redis.store.causes import Recurrence, described
@@ -58,7 +56,6 @@ _REPLIES_OF_A_CLUSTER = ("CROSSSLOT", "MOVED")
 Client = redis.Redis
 T = TypeVar("T")
 _JITTER = random.Random()  # the global state is the user's: seeded alike, actors would keep step
-_log = logging.getLogger("dppo")
 
 
 class TransientError(DppoError):
@@ -256,7 +253,6 @@ class Patience:
     def __init__(self, stop: StopRequest, deadline_s: float | None = None) -> None:
         self._stop = stop
         self._deadline_s = deadline_s
-        self._rarely = Rarely()
         self.recurrence = Recurrence()  # of what is waited for
 
     def call(self, what: str, attempt: Callable[[], T]) -> T:
@@ -284,9 +280,7 @@ class Patience:
         if self._deadline_s is not None and time.monotonic() - started + pause_s > self._deadline_s:
             told = described(what, str(error))
             raise UnavailableError(f"cannot {what}: Redis does not answer ({told})") from error
-        line = self.recurrence.met(what, error)
-        if self._rarely.due():
-            _log.warning("%s", line)
+        self.recurrence.log(what, error)
         self._stop.sleep(pause_s)
 
 

@@ -99,7 +99,6 @@ class RolloutProducer:
             ("HMGET", keys.weights, "epoch", "version"),
             ("HMGET", keys.control, "state", "backlog_high"),
         )
-        self._rarely = Rarely()
         self._learner_is_starting = False
         self._size = SizeWatch(client)
         self.recurrence = Recurrence()
@@ -172,9 +171,7 @@ class RolloutProducer:
     def _explain(self, error: Exception) -> None:
         if not isinstance(error, TransientError):
             raise error
-        line = self.recurrence.met("push a rollout", error)
-        if self._rarely.due():
-            _log.warning("%s", line)
+        self.recurrence.log("push a rollout", error)
 
     @staticmethod
     def _situation(answers: list[Any]) -> Situation:

@@ -54,7 +54,6 @@ class Keeper:
         self._actor_wait_share = 0.0  # of the fleet, when it was last seen
         self._failure: Exception | None = None
         self._closing = threading.Event()
-        self._rarely = Rarely()
         self._valve_rarely = Rarely()
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
 
@@ -82,9 +81,7 @@ class Keeper:
                 self.tick()
                 recurrence.over()
             except TransientError as error:
-                line = recurrence.met("keep the run's keys", error)
-                if self._rarely.due():
-                    _log.warning("the keeper: %s", line)
+                recurrence.log("keep the run's keys", error)
             except EpochMissingError:
                 continue  # as at the start
             except Exception as error:  # noqa: BLE001 the end of a thread: the loop raises it
