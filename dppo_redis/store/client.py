@@ -213,6 +213,10 @@ def classify(error: redis.RedisError) -> DppoError:
         return ConfigurationError(f"TLS with Redis fails: {error}")
     if isinstance(error, _TRANSIENT_ERRORS) or reply in _TRANSIENT_REPLIES:
         return TransientError(str(error))
+    if text.startswith("unknown command"):
+        return ConfigurationError(
+            f"this is no Redis that we know ({error}); a sentinel is named by sentinel://"
+        )
     return ConfigurationError(f"Redis answers an error that this release does not expect: {error}")
 
 

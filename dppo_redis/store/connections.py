@@ -18,7 +18,7 @@ from dppo_redis.store.progress import SteadyConnection
 SENTINEL_TIMEOUT_S = 1.0  # the next one is asked after that
 _PROBE_TIMEOUT_S = 1.0
 _NOT_LEADING = ("NOREPLICAS", "MASTERDOWN")
-_FIT: set[str] = set()  # addresses of servers that were found to be none of these
+_FIT: set[str] = set()  # addresses of servers that are no nodes of a cluster
 NO_CLUSTER = (
     "a run needs one server that holds all of its keys; use a single server (cluster-enabled no), "
     "with replicas and Sentinel (sentinel://...) where it has to survive the loss of a host"
@@ -36,12 +36,13 @@ class _ServerConnection(SteadyConnection):
         """Greet the server.
 
         Raises:
-            MisconfiguredError: it is a node of a cluster, or a sentinel.
+            MisconfiguredError: it is a node of a cluster.
         """
         super().on_connect_check_health(check_health)
         address = self._host_error()  # type: ignore[no-untyped-call]
         if address not in _FIT:
-            refuse_mode(address, self._mode())
+            if self._mode() == "cluster":
+                raise MisconfiguredError(f"{address} is a node of a Redis Cluster: {NO_CLUSTER}")
             _FIT.add(address)
 
     def _mode(self) -> str:
@@ -55,20 +56,6 @@ class _ServerConnection(SteadyConnection):
 
 def _plain(text: Any) -> str:
     return text.decode(errors="replace") if isinstance(text, bytes) else ""
-
-
-def refuse_mode(address: str, mode: str) -> None:
-    """Refuse what is no single server; `mode` as HELLO has it.
-
-    Raises:
-        MisconfiguredError: with what to use instead.
-    """
-    if mode == "cluster":
-        raise MisconfiguredError(f"{address} is a node of a Redis Cluster: {NO_CLUSTER}")
-    if mode == "sentinel":
-        raise MisconfiguredError(
-            f"{address} is a sentinel: use sentinel://{address}/SERVICE, with its name of the primary"
-        )
 
 
 class UnixConnection(_ServerConnection, UnixDomainSocketConnection):
