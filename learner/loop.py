@@ -5,7 +5,7 @@ before settling, so that an actor that waits for room finds the new weights.
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dppo_redis.errors import CheckpointError
 from dppo_redis.protocol.ledger import Outcome, Settlement
@@ -13,8 +13,8 @@ from dppo_redis.protocol.lock_step import LockStep
 from dppo_redis.protocol.report_fields import to_fields
 from dppo_redis.protocol.reports import LearnerStatus, UpdateRecord
 from dppo_redis.service.event_log import NO_HISTORY, History
-from dppo_redis.service.logs import Rarely
 from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.causes import Recurrence
 from dppo_redis.store.client import Patience, TransientError, translated
 from dppo_redis.store.run_store import PAUSE, RUN, STOP, RunStore
 from learner.checkpoint import Snapshot
@@ -47,7 +47,9 @@ class Learner:
         self.published_update = -1
         self.saved_epoch = 0
         self.unknown_states: set[str] = set()  # complained of
-        self.rarely = Rarely()
+        self.recurrence = Recurrence(self._recurs)
+        for recurrence in (self.patience.recurrence, self.leadership.lease.recurrence):
+            recurrence.tell = self._recurs
         self.report = self._report()  # replaced as a whole at every change: the keeper's thread reads it
 
     def run(self, keeper: Keeper) -> None:
@@ -102,9 +104,9 @@ class Learner:
         try:
             with translated():
                 batch = self.intake.poll(self.training.progress.update, lambda: self.leadership.lease.lineage)
+            self.recurrence.over()
         except TransientError as error:
-            if self.rarely.due():
-                _log.warning("waiting for Redis: %s", error)
+            self.recurrence.log("read rollouts", error)
             self.stop.sleep(0.2)
             return None
         if not self.training.clock.has_begun and (batch is not None or self.intake.gathered):
@@ -213,7 +215,15 @@ class Learner:
 
     def _report(self) -> LearnerStatus:
         """What the loop has done so far."""
-        return status_of(self.training, self.intake)
+        waiting = (self.recurrence, self.patience.recurrence, self.leadership.lease.recurrence)
+        waits_for = next((recurrence.text for recurrence in waiting if recurrence.text), "")
+        report = status_of(self.training, self.intake)
+        return replace(report, alarm=waits_for or report.alarm)
+
+    def _recurs(self, text: str) -> None:
+        """An error of Redis comes back in the same way: the keeper may still be able to say so."""
+        self.training.warnings.add("redis", text)
+        self.report = self._report()
 
     def current_report(self) -> LearnerStatus:
         """The last report with what changes while the loop waits or trains; for the keeper's thread."""

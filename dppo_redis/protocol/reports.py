@@ -68,7 +68,11 @@ class KeeperStatus:
     imbalance: Annotated[int, Told("rollouts")]  # added, neither settled nor in the backlog, at this look
     stream_bytes: Annotated[int, Told("bytes")]  # of the stream, in the server's memory
     valve_bytes: Annotated[int, Told("bytes")]  # of the stream from which on its oldest rollouts are dropped
-    time: Annotated[float, Told("s since 1970", digits=1)]  # when this was written
+    time: Annotated[float, Told("s since 1970", digits=1)]  # when this was written, by the learner's clock
+    server_time: Annotated[float | None, Told("s since 1970", left_out=True)] = None  # by the server's clock
+
+
+SERVER_TIME = "server_time"  # field of a KeeperStatus that the server fills in
 
 
 @dataclass(frozen=True)
@@ -95,12 +99,13 @@ class ActorReport:
     rollout_steps: Annotated[int | None, Told("steps")] = None  # length of the rollout it samples now
     rollout_steps_done: Annotated[int | None, Told("steps")] = None  # of these
     rollout_s: Annotated[float | None, Told("s", digits=3)] = None  # it takes so far; the last one took
-    host: str = ""  # where it runs; the registry adds this and the next two
+    host: str = ""  # where it runs; the registry adds this and the next three
     pid: int | None = None  # of its process
+    place: str = ""  # where that number counts: start of the machine (random), namespace of processes
     time: Annotated[float | None, Told("s since 1970", digits=3)] = None  # of this report, by its clock
 
 
-HOLDER = ("host", "pid", "time")  # fields of an ActorReport by which a slot's holder is known
+HOLDER = ("host", "pid", "time", "place")  # fields of an ActorReport by which a slot's holder is known
 BOOT = "boot"
 
 

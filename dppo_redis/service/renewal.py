@@ -1,5 +1,9 @@
 """Does the holder still renew? One answer for leases (learners) and registrations (actors).
 
+Renewal is what counts, not presence: what runs out by the server's clock lives on for minutes when that
+clock is set back. A holder that renews shows another beat; one whose beat stood still for the whole time to
+live, by the clock of the process that looks, has ended.
+
 `HolderWatch` is the rule, fed with looks and times. Four ask it: a learner that takes the lease, one that
 stands by, `train` before and after a run in a Redis that it shares, and an actor that takes a given slot. The
 last two ask by way of `living_holder`, which looks for a while. Nothing is written here.
@@ -7,14 +11,16 @@ last two ask by way of `living_holder`, which looks for a while. Nothing is writ
 
 import math
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
 from dppo_redis.service.shutdown import StopRequest
 
 _MARGIN_S = 1.0
 _POLL_S = 0.2
+T = TypeVar("T", bound=Hashable)
 
 
 class Answer(Enum):
@@ -31,7 +37,7 @@ class Look:
 
     holder: str | None
     left_s: float | None = None  # until it runs out; 0 also where it never does, or went during the look
-    beat: Hashable = None  # another value after each renewal
+    beat: Hashable = None  # another value after each renewal; None by an older release
     is_dead: bool = False  # the holder's process is known to be gone
 
 
@@ -43,13 +49,13 @@ class HolderWatch:
         self._ttl_s = ttl_s
         self._vacant_looks = vacant_looks
         self._vacant = 0
-        self._first: Look | None = None  # with a holder
-        self._first_at = 0.0
+        self._last: tuple[str, Hashable] | None = None  # holder and beat
+        self._since = 0.0  # when they were first seen
         self._least_left_s = math.inf
         self._runs_out = math.inf
 
     def judge(self, look: Look, now: float) -> Answer:
-        """Whether the holder renews: a new beat, more time left, or it outlives a whole time to live."""
+        """Whether the holder renews: a new beat; without beats more time left, or a whole TTL outlived."""
         has_more_left = look.left_s is not None and look.left_s > self._least_left_s
         if look.left_s is not None:
             self._least_left_s = min(self._least_left_s, look.left_s)
@@ -60,12 +66,34 @@ class HolderWatch:
         self._vacant = 0
         if look.left_s:
             self._runs_out = now + look.left_s
-        if self._first is None:
-            self._first, self._first_at = look, now
-        outlives = now - self._first_at > self._ttl_s + _MARGIN_S
-        if has_more_left or outlives or look.beat != self._first.beat:
+        seen, before = (look.holder, look.beat), self._last
+        if seen != before:
+            self._last, self._since = seen, now
+        stands_still = now - self._since > self._ttl_s + _MARGIN_S
+        if look.beat is None and (has_more_left or stands_still):
             return Answer.RENEWED
-        return Answer.ENDED if look.is_dead else Answer.UNKNOWN
+        if before is not None and look.beat != before[1]:
+            return Answer.RENEWED
+        return Answer.ENDED if look.is_dead or stands_still else Answer.UNKNOWN
+
+
+class Pulse:
+    """Tells holders whose beat stands still, among many that one process looks at again and again."""
+
+    def __init__(self, ttl_s: float) -> None:
+        self._ttl_s = ttl_s
+        self._since: dict[
+            Hashable, tuple[Hashable, float]
+        ] = {}  # holder -> its beat, and when it was first seen
+
+    def silent(self, beats: Mapping[T, Hashable], now: float) -> set[T]:
+        """Those whose beat has been the same for the whole time to live; who has gone is forgotten."""
+        before = self._since
+        self._since = {
+            holder: before[holder] if holder in before and before[holder][0] == beat else (beat, now)
+            for holder, beat in beats.items()
+        }
+        return {holder for holder in beats if now - self._since[holder][1] > self._ttl_s + _MARGIN_S}
 
 
 def living_holder(

@@ -10,10 +10,13 @@ import faulthandler
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -107,6 +110,19 @@ def is_alive(pid: int) -> bool:
     except OSError:  # another user's, or a number that cannot be one
         return True
     return True
+
+
+@cache
+def place_of_pids() -> str:
+    """Where a process number means something: this start of this machine, and this namespace of processes.
+
+    Containers may share a host name, and each has a process 7.
+    """
+    try:
+        start = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{start}:{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:  # no Linux
+        return socket.gethostname()
 
 
 def run_service(main: Callable[[StopRequest], ExitStatus]) -> NoReturn:

@@ -66,6 +66,6 @@ def learner_bytes(
     read: int = 4 * frames * observation.size
     read += sum(frames * math.prod(field.image_shape) for field in observation.images)
     copies = (2 if frames > 1 or not observation.images else 1) + (0 if observation.images else 1)
-    piece = max(part.stop - part.start for part in pieces(rows, row_bytes))
+    piece: int = max(part.stop - part.start for part in pieces(rows, row_bytes))
     through = max(piece, 2 * min(minibatch_rows, rows)) * row_bytes
     return _PROCESS_BYTES + 2 * batch_bytes + copies * rows * read + through

@@ -5,13 +5,14 @@ and never repeats a command by itself. Services wait for ever on what passes (re
 loading, failing over, full); what needs a human (password, rights, certificate) raises at once.
 """
 
-import logging
+import math
 import random
 import re
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import hiredis
@@ -20,12 +21,13 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from dppo_redis.errors import ConfigurationError, DppoError, StoppedError, UnavailableError
-from dppo_redis.service.logs import Rarely
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.address import read_address
-from dppo_redis.store.connections import MisconfiguredError, make_pool
+from dppo_redis.store.address import Address, read_address
+from dppo_redis.store.causes import Recurrence, described
+from dppo_redis.store.connections import NO_CLUSTER, MisconfiguredError, make_pool
 
-SOCKET_TIMEOUT_S = 5.0  # ten times the longest blocking read
+SOCKET_TIMEOUT_S = 5.0  # without progress; ten times the longest blocking read; a URL may say another
+_LEAST_TIMEOUT_S = 1.0  # twice the longest blocking read
 INTERACTIVE_PATIENCE_S = 5.0
 TRUSTED_S = 1.0  # so long after a reply a connection is taken for open
 _READ_BYTES = 2**20  # at once: a batch of rollouts comes in a few pieces, not hundreds
@@ -47,12 +49,13 @@ _TRANSIENT_ERRORS = (
     redis.exceptions.NoScriptError,  # forgotten between its loading and its use: a failover
 )
 _FATAL_TLS = re.compile("CERTIFICATE|UNKNOWN_CA|VERSION|HANDSHAKE_FAILURE|KEY|PEM")
-_FATAL_REPLIES = ("NOAUTH", "WRONGPASS", "NOPERM", "DENIED", "CROSSSLOT", "MOVED")
+_FATAL_REPLIES = ("NOAUTH", "WRONGPASS", "NOPERM", "DENIED")
+_OF_A_CLUSTER = (redis.exceptions.MovedError, redis.exceptions.ClusterCrossSlotError)
+_REPLIES_OF_A_CLUSTER = ("CROSSSLOT", "MOVED")
 
 Client = redis.Redis
 T = TypeVar("T")
 _JITTER = random.Random()  # the global state is the user's: seeded alike, actors would keep step
-_log = logging.getLogger("dppo")
 
 
 class TransientError(DppoError):
@@ -61,20 +64,30 @@ class TransientError(DppoError):
 
 def connect(url: str, name: str) -> Client:
     """A client for `url`; nothing is sent yet. `name` shows in CLIENT LIST."""
+    address = read_address(url)
     pool = make_pool(
-        read_address(url),
+        address,
         decode_responses=False,
         protocol=2,
         client_name=name,
         driver_info=None,  # no CLIENT SETINFO: a right that nobody needs
-        socket_timeout=SOCKET_TIMEOUT_S,
-        socket_connect_timeout=SOCKET_TIMEOUT_S,
+        socket_timeout=_timeout_s(address, "socket_timeout"),
+        socket_connect_timeout=_timeout_s(address, "socket_connect_timeout"),
         socket_read_size=_READ_BYTES,
         retry=Retry(NoBackoff(), 0),
         retry_on_timeout=False,
         retry_on_error=[],
     )
     return redis.Redis(connection_pool=pool)
+
+
+def _timeout_s(address: Address, name: str) -> float:
+    wanted = float(address.options.get(name) or SOCKET_TIMEOUT_S)
+    if not _LEAST_TIMEOUT_S <= wanted < math.inf:
+        raise ConfigurationError(
+            f"bad Redis URL: {name}: at least {_LEAST_TIMEOUT_S:g} second (got {wanted:g})"
+        )
+    return wanted
 
 
 def eviction_warning(client: Client) -> str:
@@ -151,6 +164,14 @@ class Channel:
         self._used_at = time.monotonic()
         return answers
 
+    def hang_up(self) -> None:
+        """From another thread: end what the owner is waiting for; it gets a ConnectionError."""
+        connection = self._connection
+        sock = None if connection is None else connection._sock
+        if sock is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
     def _give_back(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -183,6 +204,8 @@ def classify(error: redis.RedisError) -> DppoError:
         return ConfigurationError(f"Redis refuses: {error}")
     if isinstance(error, MisconfiguredError):
         return ConfigurationError(str(error))
+    if isinstance(error, _OF_A_CLUSTER) or reply in _REPLIES_OF_A_CLUSTER:
+        return ConfigurationError(f"this Redis is a cluster: {NO_CLUSTER} ({error})")
     cause = error.__cause__ or error.__context__
     if isinstance(cause, ssl.SSLCertVerificationError):
         return ConfigurationError(f"Redis' certificate is not trusted: {error}")
@@ -190,6 +213,10 @@ def classify(error: redis.RedisError) -> DppoError:
         return ConfigurationError(f"TLS with Redis fails: {error}")
     if isinstance(error, _TRANSIENT_ERRORS) or reply in _TRANSIENT_REPLIES:
         return TransientError(str(error))
+    if text.startswith("unknown command"):
+        return ConfigurationError(
+            f"this is no Redis that we know ({error}); a sentinel is named by sentinel://"
+        )
     return ConfigurationError(f"Redis answers an error that this release does not expect: {error}")
 
 
@@ -230,7 +257,7 @@ class Patience:
     def __init__(self, stop: StopRequest, deadline_s: float | None = None) -> None:
         self._stop = stop
         self._deadline_s = deadline_s
-        self._rarely = Rarely()
+        self.recurrence = Recurrence()  # of what is waited for
 
     def call(self, what: str, attempt: Callable[[], T]) -> T:
         """Return what `attempt` returns; repeat it while Redis cannot answer.
@@ -245,7 +272,9 @@ class Patience:
         while True:
             try:
                 with translated():
-                    return attempt()
+                    result = attempt()
+                self.recurrence.over()
+                return result
             except TransientError as error:
                 self._pause(what, error, started, next(pauses))
 
@@ -253,9 +282,9 @@ class Patience:
         if self._stop.requested:
             raise StoppedError(f"stopped while waiting to {what}") from error
         if self._deadline_s is not None and time.monotonic() - started + pause_s > self._deadline_s:
-            raise UnavailableError(f"cannot {what}: Redis does not answer ({error})") from error
-        if self._rarely.due():
-            _log.warning("waiting to %s: %s", what, error)
+            told = described(what, str(error))
+            raise UnavailableError(f"cannot {what}: Redis does not answer ({told})") from error
+        self.recurrence.log(what, error)
         self._stop.sleep(pause_s)
 
 

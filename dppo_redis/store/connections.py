@@ -9,25 +9,77 @@ import ssl
 from typing import Any, cast
 
 import redis
-from redis.connection import SSLConnection
+from redis.connection import SSLConnection, UnixDomainSocketConnection
 from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool, SentinelManagedConnection
 
 from dppo_redis.store.address import Address
+from dppo_redis.store.progress import SteadyConnection
 
 SENTINEL_TIMEOUT_S = 1.0  # the next one is asked after that
 _PROBE_TIMEOUT_S = 1.0
 _NOT_LEADING = ("NOREPLICAS", "MASTERDOWN")
+_FIT: set[str] = set()  # addresses of servers that are no nodes of a cluster
+NO_CLUSTER = (
+    "a run needs one server that holds all of its keys; use a single server (cluster-enabled no), "
+    "with replicas and Sentinel (sentinel://...) where it has to survive the loss of a host"
+)
 
 
 class MisconfiguredError(redis.RedisError):
     """A server that cannot be what its URL says; waiting does not help."""
 
 
-class TcpConnection(redis.Connection):
+class _ServerConnection(SteadyConnection):
+    """Asks a server once what it is, by HELLO, to which every user has the right."""
+
+    def on_connect_check_health(self, check_health: bool = True) -> None:
+        """Greet the server.
+
+        Raises:
+            MisconfiguredError: it is a node of a cluster.
+        """
+        super().on_connect_check_health(check_health)
+        address = self._host_error()  # type: ignore[no-untyped-call]
+        if address not in _FIT:
+            if self._mode() == "cluster":
+                raise MisconfiguredError(f"{address} is a node of a Redis Cluster: {NO_CLUSTER}")
+            _FIT.add(address)
+
+    def _mode(self) -> str:
+        self.send_command("HELLO", check_health=False)  # type: ignore[no-untyped-call]
+        try:
+            told = self.read_response()
+        except redis.ResponseError:  # a proxy, say: its server is known by what it answers
+            return ""
+        return _plain(dict(zip(told[::2], told[1::2], strict=False)).get(b"mode", b""))
+
+
+def _plain(text: Any) -> str:
+    return text.decode(errors="replace") if isinstance(text, bytes) else ""
+
+
+class UnixConnection(_ServerConnection, UnixDomainSocketConnection):
+    """To a server of this machine."""
+
+
+class TcpConnection(_ServerConnection, redis.Connection):
     """Leaves a server that does not lead: behind the same address, or the sentinels, another one does.
 
     A primary that was demoted answers READONLY, one cut off from its replicas NOREPLICAS.
     """
+
+    def on_connect_check_health(self, check_health: bool = True) -> None:
+        """Greet the server; one that hangs up at once may speak TLS."""
+        try:
+            super().on_connect_check_health(check_health)
+        except redis.AuthenticationError:
+            raise
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            if not isinstance(self, SSLConnection) and _answers_with_tls(self.host, self.port):
+                raise redis.ConnectionError(
+                    f"{self.host}:{self.port} speaks TLS: use rediss:// (sentinels:// with sentinels)"
+                ) from error
+            raise
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """A reply; raises ConnectionError where the server does not lead."""
@@ -36,7 +88,7 @@ class TcpConnection(redis.Connection):
         except redis.ResponseError as error:
             if not (isinstance(error, redis.exceptions.ReadOnlyError) or str(error).startswith(_NOT_LEADING)):
                 raise
-            self.disconnect()  # type: ignore[no-untyped-call]
+            self.disconnect()
             raise redis.ConnectionError(f"this server does not lead now: {error}") from error
 
 
@@ -81,6 +133,19 @@ class TlsConnection(TcpConnection, SSLConnection):
             return "CERTIFICATE" in (error.reason or "")
         except (OSError, redis.RedisError):
             return False  # it is away for another reason: the caller raises the error that it met
+        return False
+
+
+def _answers_with_tls(host: str, port: int) -> bool:
+    """Whether a TLS handshake gets an answer of TLS, be it a refusal."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection((host, port), _PROBE_TIMEOUT_S) as probe, context.wrap_socket(probe):
+            return True
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")
+    except OSError:
         return False
 
 
@@ -147,8 +212,8 @@ def make_pool(address: Address, **common: Any) -> redis.ConnectionPool:
     options = {"connection_class": TcpConnection, **address.options, **common}
     tls = options["connection_class"] is SSLConnection
     if not address.sentinels:
-        if tls:
-            options["connection_class"] = TlsConnection
+        ours = {SSLConnection: TlsConnection, UnixDomainSocketConnection: UnixConnection}
+        options["connection_class"] = ours.get(options["connection_class"], options["connection_class"])
         return redis.ConnectionPool(**options)
     options["connection_class"] = PrimaryTlsConnection if tls else PrimaryConnection
     for_sentinels = {

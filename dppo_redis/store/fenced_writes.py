@@ -3,8 +3,10 @@
 One caller at a time: `learner/leadership/fence.py` has the lock that is held around all of it.
 """
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Literal, cast
 
 import redis
@@ -20,6 +22,20 @@ from dppo_redis.store.scripts import source
 LeaseOutcome = Literal["acquired", "held", "busy", "fenced", "released"]
 
 
+_LONGEST_STEP = 2**20  # of 2**52 epochs that Lua can count
+
+
+def epoch_step() -> int:
+    """How far a new epoch lies above all known ones: random, so that none is taken a second time."""
+    return 1 + secrets.randbelow(_LONGEST_STEP)
+
+
+def read_lease(value: bytes) -> tuple[str, str | None]:
+    """(holder, beat) of a lease; the beat is another one after each renewal, None by an older release."""
+    holder, _, beat = value.decode(errors="replace").partition(" ")
+    return holder, beat or None
+
+
 class EpochMissingError(FencedError):
     """The token's key was wiped or restored to an older one: acquire again, above one's own."""
 
@@ -31,6 +47,8 @@ class LeaseAnswer:
     outcome: LeaseOutcome
     epoch: int
     holder: str
+    beat: str | None = None  # another one after each renewal
+    value: bytes = b""  # of the lease as it is stored
 
 
 class FencedWrites:
@@ -44,12 +62,21 @@ class FencedWrites:
         self._settle = client.register_script(source("settle"))
         self._trim = client.register_script(source("trim"))
         self._write = client.register_script(source("write"))
+        self._beats = count(1)
 
-    def acquire(self, owner: str, ttl_ms: int, epoch: int, floor: int) -> LeaseAnswer:
-        """Take or renew the lease; `epoch` is one's own (0 before the first), `floor` the highest known."""
-        answer = self._acquire(keys=[self._keys.lease, self._keys.epoch], args=[owner, ttl_ms, epoch, floor])
-        outcome, found, holder = cast(list[Any], answer)
-        return LeaseAnswer(outcome.decode(), int(found), holder.decode(errors="replace"))
+    def acquire(
+        self, owner: str, ttl_ms: int, epoch: int, floor: int, stood_still: bytes = b""
+    ) -> LeaseAnswer:
+        """Take or renew the lease; `epoch` is one's own (0 before the first), `floor` the highest known.
+
+        `stood_still` is a value that was not renewed for the whole time to live: it binds nobody.
+        """
+        answer = self._acquire(
+            keys=[self._keys.lease, self._keys.epoch],
+            args=[owner, ttl_ms, epoch, floor, epoch_step(), next(self._beats), stood_still],
+        )
+        outcome, found, value = cast(list[Any], answer)
+        return LeaseAnswer(outcome.decode(), int(found), *read_lease(value), value)
 
     def release(self, owner: str) -> None:
         """Hand the lease back, if it is still ours."""
@@ -113,6 +140,10 @@ class FencedWrites:
     def write_hash(self, epoch: int, key: str, fields: Mapping[str, Any]) -> None:
         """Replace a hash of the learner's."""
         self._run_write(epoch, key, ["hash", *_flat(fields)])
+
+    def write_dated(self, epoch: int, key: str, fields: Mapping[str, Any], dated: str) -> None:
+        """Replace a hash of the learner's; its field `dated` is the server's own time."""
+        self._run_write(epoch, key, ["dated", dated, *_flat({k: v for k, v in fields.items() if k != dated})])
 
     def write_fields(self, epoch: int, key: str, fields: Mapping[str, Any]) -> None:
         """Set fields of a hash; the others stay."""

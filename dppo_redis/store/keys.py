@@ -24,6 +24,11 @@ def check_run_name(run: str) -> str:
     return run
 
 
+def is_run_name(text: str) -> bool:
+    """Whether it can name keys and directories."""
+    return _RUN_NAME.fullmatch(text) is not None
+
+
 @dataclass(frozen=True)
 class RunKeys:
     """The keys of one run."""
@@ -130,6 +135,7 @@ class RunKeys:
 
 
 SPEC_PATTERN = "dppo:{*}:spec"
+RUNS = "dppo:runs"  # sorted set: name of each run -> when its learner last said so, in seconds since 1970
 
 
 def in_every_run(key: str) -> str:

@@ -6,16 +6,21 @@ opens an entry it found pending, and lowers it again once the entry has proved h
 again after a flap of the network leaves the count alone, so that flaps cost no good entry.
 """
 
+import logging
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, cast
 
+from dppo_redis.service.logs import Rarely
 from dppo_redis.store.client import Client
 from dppo_redis.store.entry import Entry
 from dppo_redis.store.keys import CONSUMER, GROUP
+from dppo_redis.store.scripts import source
 
 POISON_DEATHS = 3  # processes that one entry may kill; then it is refused unopened
+LOOK_FOR_SKIPPED_S = 2.0
 _PAGE = 1000
+_log = logging.getLogger("dppo")
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,8 @@ class PendingEntries:
         self._is_judged = False
         self._waiting: dict[bytes, _Waiting] = {}  # in order of arrival
         self._on_trial: list[bytes] = []  # with a raised count
+        self._look_for_skipped = Rarely(LOOK_FOR_SKIPPED_S)
+        self._rarely = Rarely()
 
     def look(self) -> None:
         """List what is pending, where that is not known: at start, and after read errors."""
@@ -83,6 +90,17 @@ class PendingEntries:
 
     def _select(self, *, suspect: bool) -> list[_Waiting]:
         return [entry for entry in self._waiting.values() if entry.is_suspect is suspect]
+
+    def deliver_skipped(self, *, is_idle: bool) -> None:
+        """What somebody else had the group pass (XGROUP SETID, XACK) is delivered after all.
+
+        It shows at once where nothing else comes, and within some updates in a run that is never idle.
+        """
+        if self._waiting or not (is_idle or self._look_for_skipped.due()):
+            return
+        skipped = self._client.register_script(source("skipped"))(keys=[self._key], args=[GROUP])
+        if skipped and self._rarely.due():
+            _log.warning("entries had been skipped (XGROUP SETID, XACK?): reading them now")
 
     def survived(self) -> None:
         """What was handed out has been opened, and this process lives."""

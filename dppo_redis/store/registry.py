@@ -14,7 +14,8 @@ import redis
 
 from dppo_redis.protocol.report_fields import to_fields
 from dppo_redis.protocol.reports import BOOT, HOLDER, ActorReport
-from dppo_redis.service.shutdown import is_alive
+from dppo_redis.service.renewal import Pulse
+from dppo_redis.service.shutdown import is_alive, place_of_pids
 from dppo_redis.store.client import Client, TransientError
 from dppo_redis.store.keys import RunKeys
 
@@ -30,11 +31,12 @@ class Holder:
     host: str
     pid: int
     beat: bytes  # when it last beat, by its own clock
+    place: str = ""  # where the number counts; empty by an older release
 
     @property
     def is_dead(self) -> bool:
-        """Whether it surely is: a process of this machine that is gone, or this very one."""
-        if self.host != socket.gethostname():
+        """Whether it surely is: a process of this machine that is gone, or had the number that we have."""
+        if (self.place or self.host) != (place_of_pids() if self.place else socket.gethostname()):
             return False
         return self.pid == os.getpid() or not is_alive(self.pid)
 
@@ -45,6 +47,7 @@ class Registry:
     def __init__(self, client: Client, keys: RunKeys) -> None:
         self._client = client
         self._keys = keys
+        self._pulse = Pulse(ACTOR_TTL_MS / 1000)
 
     def join(self, slot: int | None) -> tuple[int, int]:
         """Take `slot`, or a new one where None; returns (slot, how often it has started).
@@ -69,10 +72,12 @@ class Registry:
         pipeline = self._client.pipeline(transaction=False)
         for name in HOLDER:
             pipeline.hget(self._keys.actor(slot), name)
-        host, pid, beat = pipeline.execute()
+        host, pid, beat, place = pipeline.execute()
         if host is None or pid is None or not pid.isdigit() or len(pid) > _DIGITS:
             return None
-        return Holder(host.decode(errors="replace"), int(pid), beat or b"")
+        return Holder(
+            host.decode(errors="replace"), int(pid), beat or b"", (place or b"").decode(errors="replace")
+        )
 
     def beat(self, slot: int, report: ActorReport) -> None:
         """Say that this actor lives, and what it is doing."""
@@ -80,7 +85,9 @@ class Registry:
         key = self._keys.actor(slot)
         # The renewal comes first: at the server's memory limit it still works, HSET does not.
         pipeline.pexpire(key, ACTOR_TTL_MS)
-        signed = replace(report, host=socket.gethostname(), pid=os.getpid(), time=time.time())
+        signed = replace(
+            report, host=socket.gethostname(), pid=os.getpid(), place=place_of_pids(), time=time.time()
+        )
         pipeline.hset(key, mapping=dict[Any, Any](to_fields(signed)))
         pipeline.pexpire(key, ACTOR_TTL_MS)
         pipeline.zadd(self._keys.actors, {str(slot): time.time()})
@@ -122,6 +129,16 @@ class Registry:
 
     def _members(self) -> list[bytes]:
         return cast(list[bytes], self._client.zrange(self._keys.actors, 0, -1))
+
+    def end_silent(self, living: Mapping[int, Mapping[str, str]]) -> dict[int, Mapping[str, str]]:
+        """The living ones without those whose registration stands still, which is ended: after a step of the
+        server's clock it would outlast its actor. For the keeper, which looks each second.
+        """
+        beats = {slot: tuple(report.get(name) for name in HOLDER) for slot, report in living.items()}
+        silent = self._pulse.silent(beats, time.monotonic())
+        if silent:
+            self._client.unlink(*(self._keys.actor(slot) for slot in silent))
+        return {slot: report for slot, report in living.items() if slot not in silent}
 
     def forget_dead(self, living: Mapping[int, Any]) -> set[int]:
         """Drop index entries whose actor has vanished, without having left; returns their slots."""

@@ -18,6 +18,7 @@ from dppo_redis.protocol.weights import WeightsId
 from dppo_redis.service.event_log import NO_HISTORY, History
 from dppo_redis.service.logs import Rarely
 from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.causes import Recurrence
 from dppo_redis.store.client import (
     Channel,
     Client,
@@ -100,9 +101,9 @@ class RolloutProducer:
             ("HMGET", keys.weights, "epoch", "version"),
             ("HMGET", keys.control, "state", "backlog_high", ROLLOUT_STEPS),
         )
-        self._rarely = Rarely()
         self._learner_is_starting = False
         self._size = SizeWatch(client)
+        self.recurrence = Recurrence()
         self.ambiguous = 0  # sends whose reply was lost; the learner recognises the duplicates
         self.refused_full = 0  # sends that the server refused for want of memory
 
@@ -113,6 +114,10 @@ class RolloutProducer:
             if isinstance(answer, redis.RedisError):
                 raise answer
         return self._situation(answers)
+
+    def hang_up(self) -> None:
+        """From another thread, once a stop was asked for: a push on a slow link may take minutes."""
+        self._channel.hang_up()
 
     def push(self, header: RolloutHeader, payload: bytes) -> Situation | None:
         """Send a rollout and look, in one round trip; waits until Redis has taken it.
@@ -158,6 +163,7 @@ class RolloutProducer:
             self._explain(classify(added))
             self.refused_full += isinstance(added, redis.exceptions.OutOfMemoryError)
             return None
+        self.recurrence.over()
         self._learner_is_starting = added is None  # it has not made the stream yet
         if self._learner_is_starting:
             return None
@@ -167,8 +173,7 @@ class RolloutProducer:
     def _explain(self, error: Exception) -> None:
         if not isinstance(error, TransientError):
             raise error
-        if self._rarely.due():
-            _log.warning("waiting to push a rollout: %s", error)
+        self.recurrence.log("push a rollout", error)
 
     @staticmethod
     def _situation(answers: list[Any]) -> Situation:
@@ -270,14 +275,8 @@ class RolloutConsumer:
                 yield Entry(entry_id, dict(zip(pairs[::2], pairs[1::2], strict=True)))
         if is_empty and self._pending.has_suspects:
             yield from self._pending.take_suspect()
-        elif is_empty:
-            self._deliver_skipped()
-
-    def _deliver_skipped(self) -> None:
-        """Nothing is on its way; entries that lie there all the same were skipped by somebody else's hand."""
-        skipped = self._client.register_script(source("skipped"))(keys=[self._key], args=[GROUP])
-        if skipped and self._rarely.due():
-            _log.warning("%d entries had been skipped (XGROUP SETID, XACK?): reading them now", skipped)
+        else:
+            self._pending.deliver_skipped(is_idle=is_empty)
 
     def survived(self) -> None:
         """What was read last has been opened without harm. Redis errors pass through."""

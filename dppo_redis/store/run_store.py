@@ -1,6 +1,7 @@
 """A run's small keys: spec, control, status, evaluation, metrics, quarantine, errors."""
 
 import contextlib
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -12,8 +13,10 @@ from dppo_redis.protocol.report_fields import from_fields, from_whole_fields, to
 from dppo_redis.protocol.reports import Control, Evaluation, EvaluatorReport
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.protocol.wire import sha256
+from dppo_redis.service.renewal import Look
 from dppo_redis.store.client import Client
-from dppo_redis.store.keys import SPEC_PATTERN, RunKeys, run_of
+from dppo_redis.store.fenced_writes import read_lease
+from dppo_redis.store.keys import RUNS, SPEC_PATTERN, RunKeys, is_run_name, run_of
 from dppo_redis.store.scripts import source
 
 METRICS_KEPT = 10_000
@@ -105,9 +108,12 @@ def _stored_weights(fields: list[bytes | None], blob_bytes: int) -> StoredWeight
         return None
 
 
-def read_blob_digest(client: Client, keys: RunKeys) -> str:
-    """SHA-256 of the weights blob that is stored now."""
-    return sha256(cast(bytes | None, client.hget(keys.weights, "blob")) or b"")
+def read_blob_digest(client: Client, keys: RunKeys) -> str | None:
+    """SHA-256 of the weights blob that is stored now; None where so much cannot be fetched."""
+    try:
+        return sha256(cast(bytes | None, client.hget(keys.weights, "blob")) or b"")
+    except (redis.ConnectionError, redis.TimeoutError):
+        return None
 
 
 def remove_foreign_types(client: Client, keys: RunKeys) -> list[str]:
@@ -144,13 +150,19 @@ class RunStore:
         self.keys = keys
 
     def exists(self) -> bool:
-        """Whether any key of the run is there."""
-        return next(self._client.scan_iter(match=self.keys.pattern, count=1000), None) is not None
+        """Whether any key of the run is there; actors' own hashes run out within seconds."""
+        return bool(self._client.exists(*self.keys.types()))
 
     def delete(self) -> None:
-        """Remove every key of the run."""
-        for key in list(self._client.scan_iter(match=self.keys.pattern, count=1000)):
-            self._client.unlink(key)
+        """Remove every key of the run: their names are known, and a server may hold a million others."""
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.zrange(self.keys.actors, 0, -1)
+        pipeline.hkeys(self.keys.boots)
+        found = [names for names in pipeline.execute(raise_on_error=False) if isinstance(names, list)]
+        slots = {int(name) for names in found for name in names if name.isdigit() and len(name) < 10}
+        self._client.unlink(*self.keys.types(), *(self.keys.actor(slot) for slot in sorted(slots)))
+        with contextlib.suppress(redis.ResponseError):  # of an access file of an older release
+            self._client.zrem(RUNS, self.keys.run)
 
     def description_text(self) -> str | None:
         """The content of the spec key; None while no learner has written it."""
@@ -239,27 +251,34 @@ class RunStore:
         with contextlib.suppress(redis.exceptions.OutOfMemoryError):
             self._client.xadd(key, dict(fields), maxlen=kept, approximate=True)
 
-    def lease(self) -> tuple[str, int]:
-        """(holder or '', milliseconds left)."""
-        holder = cast(bytes | None, self._client.get(self.keys.lease))
-        return (holder or b"").decode(errors="replace"), max(0, int(self._client.pttl(self.keys.lease)))
+    def lease(self) -> Look:
+        """Who leads, as far as one look can tell."""
+        value = cast(bytes | None, self._client.get(self.keys.lease))
+        left_s = max(0, int(self._client.pttl(self.keys.lease))) / 1000
+        if not value:
+            return Look(None, left_s)
+        holder, beat = read_lease(value)
+        return Look(holder, left_s, beat)
 
     def reopen(self) -> None:
         """Before a run is resumed: it runs again, and its keys stay."""
+        pipeline = self._client.pipeline(transaction=False)
         for key in self._lasting():
-            self._client.persist(key)
+            pipeline.persist(key)
+        pipeline.execute()
         self.set_state(RUN)
 
     def retire(self) -> None:
         """After the end: delete the stream, let the other keys expire in seven days."""
-        self._client.unlink(self.keys.rollouts)
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.unlink(self.keys.rollouts)
         for key in self._lasting():
-            self._client.expire(key, FINISHED_TTL_S)
+            pipeline.expire(key, FINISHED_TTL_S)
+        pipeline.execute()
 
-    def _lasting(self) -> list[bytes]:
+    def _lasting(self) -> list[str]:
         """All but the lease and the actors' hashes: a dead learner's lease must run out for the next one."""
-        found = list(self._client.scan_iter(match=self.keys.pattern, count=1000))
-        return [key for key in found if not self.keys.expires_by_itself(key.decode(errors="replace"))]
+        return [key for key in self.keys.types() if not self.keys.expires_by_itself(key)]
 
     def _hash(self, key: str) -> dict[str, str]:
         stored = cast(dict[bytes, bytes], self._client.hgetall(key))
@@ -268,11 +287,27 @@ class RunStore:
         }
 
 
+def list_run(client: Client, run: str) -> None:
+    """Have `find_runs` find it; no error is worth ending for (an access file of an older release, say)."""
+    with contextlib.suppress(redis.ResponseError):
+        client.zadd(RUNS, {run: time.time()})
+
+
 def find_runs(client: Client) -> list[str]:
-    """Names of all runs on a server."""
-    return sorted(
-        run_of(key.decode(errors="replace")) for key in client.scan_iter(match=SPEC_PATTERN, count=1000)
-    )
+    """Names of all runs on a server; where none is listed, as by older releases, its keys are searched."""
+    try:
+        found = cast(list[bytes], client.zrange(RUNS, 0, -1))
+    except redis.ResponseError:
+        found = []
+    listed = [run for run in sorted(name.decode(errors="replace") for name in found) if is_run_name(run)]
+    if not listed:
+        keys = client.scan_iter(match=SPEC_PATTERN, count=1000)
+        return sorted(run_of(key.decode(errors="replace")) for key in keys)
+    pipeline = client.pipeline(transaction=False)
+    for run in listed:
+        pipeline.exists(RunKeys(run).spec)
+    answers = pipeline.execute(raise_on_error=False)  # a user may be bound to one run
+    return [run for run, is_there in zip(listed, answers, strict=True) if is_there == 1]
 
 
 def only_run(client: Client) -> str:

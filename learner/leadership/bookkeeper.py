@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import count
 
 from dppo_redis.protocol.ledger import Balance, Books, Ledger, Outcome, Settlement
+from dppo_redis.protocol.reports import SERVER_TIME
 from dppo_redis.store.client import TransientError, translated
 from dppo_redis.store.rollout_stream import ensure_group
 from dppo_redis.store.run_store import read_counters
@@ -125,4 +126,4 @@ class Bookkeeper:
     def write_status(self, fields: Mapping[str, str | int | float]) -> None:
         """Replace the status hash."""
         with self._fence.lock:
-            self._fence.writes.write_hash(self._fence.epoch, self._fence.keys.status, fields)
+            self._fence.writes.write_dated(self._fence.epoch, self._fence.keys.status, fields, SERVER_TIME)

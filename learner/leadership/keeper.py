@@ -18,6 +18,7 @@ from dppo_redis.protocol.report_fields import from_fields, to_fields
 from dppo_redis.protocol.reports import ActorReport, KeeperStatus, LearnerStatus
 from dppo_redis.protocol.run_warnings import RunWarnings
 from dppo_redis.service.logs import Rarely
+from dppo_redis.store.causes import Recurrence
 from dppo_redis.store.client import TransientError, translated
 from dppo_redis.store.fenced_writes import EpochMissingError
 from dppo_redis.store.registry import Registry
@@ -54,7 +55,6 @@ class Keeper:
         self._actor_wait_share = 0.0  # of the fleet, when it was last seen
         self._failure: Exception | None = None
         self._closing = threading.Event()
-        self._rarely = Rarely()
         self._valve_rarely = Rarely()
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
 
@@ -76,12 +76,13 @@ class Keeper:
             self._thread.join(timeout=2 * PERIOD_S)
 
     def _run(self) -> None:
+        recurrence = Recurrence()
         while not self._closing.wait(PERIOD_S):
             try:
                 self.tick()
+                recurrence.over()
             except TransientError as error:
-                if self._rarely.due():
-                    _log.warning("the keeper waits for Redis: %s", error)
+                recurrence.log("keep the run's keys", error)
             except EpochMissingError:
                 continue  # as at the start
             except Exception as error:  # noqa: BLE001 the end of a thread: the loop raises it
@@ -119,7 +120,7 @@ class Keeper:
             self._leadership.lease.renew()
             self._leadership.publisher.heal()
             balance = self._leadership.bookkeeper.audit()
-            living = self._registry.living()
+            living = self._registry.end_silent(self._registry.living())
             vanished = self._registry.forget_dead(living)
             reports = {slot: from_fields(ActorReport, fields) for slot, fields in living.items()}
             self._roll_call.look(reports, vanished, time.monotonic())

@@ -8,12 +8,14 @@ A renewal holds the fence's lock: a new epoch, its lineage and the weights under
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from dppo_redis.errors import FencedError, LeaseHeldError, StoppedError
 from dppo_redis.protocol.lineage import Lineage
 from dppo_redis.service.renewal import Answer, HolderWatch, Look
 from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.causes import Recurrence
 from dppo_redis.store.client import Patience, TransientError, translated
 from dppo_redis.store.fenced_writes import EpochMissingError, LeaseAnswer
 from learner.leadership.fence import Fence
@@ -45,6 +47,11 @@ class Lease:
         self._stop = stop
         self._taking = Patience(stop)
         self._writing = Patience(stop)
+
+    @property
+    def recurrence(self) -> Recurrence:
+        """Of what a write waits for."""
+        return self._writing.recurrence
 
     def restore(self, lineage: Lineage) -> None:
         """Go on from a checkpoint; called before `acquire`."""
@@ -105,14 +112,18 @@ class Lease:
 
     def _take(self, known_epoch: Callable[[], int]) -> int:
         """Wait until it is free or has run out, and take it; returns the new epoch, above the known one."""
-        watch, waited_s = HolderWatch(LEASE_TTL_S), 0.0
+        watch, waited_s, stood_still = HolderWatch(LEASE_TTL_S), 0.0, b""
         while True:
-            answer = self._taking.call("take the lease", lambda: self._ask(0, known_epoch()))
+            answer = self._taking.call(
+                "take the lease", partial(self._ask, 0, known_epoch(), stood_still=stood_still)
+            )
             if answer.outcome == "acquired":
                 return answer.epoch
             if self._stop.requested:
                 raise StoppedError("stopped while waiting for the lease")
-            if watch.judge(Look(answer.holder), waited_s) is Answer.RENEWED:
+            judged = watch.judge(Look(answer.holder, beat=answer.beat), waited_s)
+            stood_still = answer.value if judged is Answer.ENDED else b""
+            if judged is Answer.RENEWED:
                 raise LeaseHeldError(
                     f"run {self._fence.keys.run} is led by a living learner, {answer.holder}: "
                     "stop that one, choose another --run, or wait for its end with --standby"
@@ -132,8 +143,8 @@ class Lease:
             f"(epoch {answer.epoch}, this one had {epoch})"
         )
 
-    def _ask(self, epoch: int, floor: int) -> LeaseAnswer:
-        return self._fence.writes.acquire(self.owner, int(1000 * LEASE_TTL_S), epoch, floor)
+    def _ask(self, epoch: int, floor: int, stood_still: bytes = b"") -> LeaseAnswer:
+        return self._fence.writes.acquire(self.owner, int(1000 * LEASE_TTL_S), epoch, floor, stood_still)
 
     def _adopt(self, epoch: int) -> None:
         update = self._weights.update

@@ -13,8 +13,16 @@ from dppo_redis.protocol.report_fields import to_fields
 from dppo_redis.protocol.reports import Control
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.protocol.weights import Weights
+from dppo_redis.service.logs import Rarely
 from dppo_redis.spaces.observations import FloatArray
-from dppo_redis.store.run_store import ROLLOUT_STEPS, RUN, STOP, read_vitals, remove_foreign_types
+from dppo_redis.store.run_store import (
+    ROLLOUT_STEPS,
+    RUN,
+    STOP,
+    list_run,
+    read_vitals,
+    remove_foreign_types,
+)
 from learner.leadership.fence import Fence
 from learner.leadership.lease import Lease
 from learner.leadership.published_weights import PublishedWeights
@@ -33,6 +41,7 @@ class Publisher:
         self._lease = lease
         self._weights = weights
         self._description = description
+        self._listing = Rarely()
         self._state = RUN  # what the operator wanted when it was last seen
 
     def restore(self, version: int, boots: Mapping[str, int]) -> None:
@@ -97,6 +106,8 @@ class Publisher:
             if vitals.state is None:
                 self._write_control({"state": self._state})
             self._state = vitals.state or self._state
+            if self._listing.due():
+                list_run(self._fence.client, self._fence.keys.run)
 
     def write_pace(self, backlog_high: int, rollout_steps: int) -> None:
         """Where actors wait, and how long their rollouts are."""

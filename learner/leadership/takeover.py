@@ -9,12 +9,13 @@ from collections.abc import Callable
 
 from dppo_redis.errors import LeaseHeldError, StoppedError
 from dppo_redis.service.logs import Rarely
-from dppo_redis.service.renewal import Answer, HolderWatch, Look
+from dppo_redis.service.renewal import Answer, HolderWatch
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Patience
 from dppo_redis.store.run_store import STOP, RunStore
 from learner.checkpoint import Checkpoints, Snapshot
 from learner.leadership.leadership import Leadership
+from learner.leadership.lease import LEASE_TTL_S
 from learner.ppo.update import PpoUpdate
 
 _POLL_S = 0.2
@@ -23,7 +24,7 @@ _log = logging.getLogger("dppo")
 
 
 def stand_by(store: RunStore, patience: Patience, stop: StopRequest) -> None:
-    """Wait until nobody leads: a predecessor has let its lease run out, or handed it back.
+    """Wait until nobody leads: a predecessor does not renew its lease any more, or handed it back.
 
     A lease that is gone before its time may also have been wiped; its holder has 3 s to put it back.
 
@@ -31,15 +32,15 @@ def stand_by(store: RunStore, patience: Patience, stop: StopRequest) -> None:
         StoppedError: the run is over, or a stop was requested.
     """
     rarely = Rarely(interval_s=60.0)
-    watch = HolderWatch(vacant_looks=_LOOKS)
+    watch = HolderWatch(LEASE_TTL_S, vacant_looks=_LOOKS)
     while True:
         if patience.call("read control", store.control).state == STOP:
             raise StoppedError(f"run {store.keys.run} is over")
-        holder, left_ms = patience.call("look at the lease", store.lease)
-        if watch.judge(Look(holder or None, left_ms / 1000), time.monotonic()) is Answer.ENDED:
+        seen = patience.call("look at the lease", store.lease)
+        if watch.judge(seen, time.monotonic()) is Answer.ENDED:
             return
-        if holder and rarely.due():
-            _log.info("standing by: run %s is led by %s", store.keys.run, holder)
+        if seen.holder and rarely.due():
+            _log.info("standing by: run %s is led by %s", store.keys.run, seen.holder)
         stop.sleep(_POLL_S)
         if stop.requested:
             raise StoppedError("stopped while standing by")

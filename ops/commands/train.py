@@ -5,7 +5,6 @@ import logging
 import shlex
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -29,6 +28,7 @@ from dppo_redis.store.run_store import STOP, RunStore
 from ops.fleet.beginning import find_beginning
 from ops.fleet.broker import Broker, embedded
 from ops.fleet.limits import check_limits, needs_of
+from ops.fleet.private_directory import Upkeep, make_private_directory
 from ops.fleet.redis_cli import redis_cli
 from ops.fleet.render import FleetPlan, check_path
 from ops.fleet.run_directory import RunDirectory, check, claim, prepare
@@ -42,7 +42,6 @@ from ops.screens.tables import derived_table, progress_stream, summary_table
 from ops.screens.view import Screen
 from ops.screens.watch import Losses, Watch, quietly, wait_for_broker
 
-_LONGEST_PARENT = 60
 _log = logging.getLogger("dppo")
 
 
@@ -90,7 +89,7 @@ def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
     write_spaces(directory.path, config, planned.spaces)
     screen = Screen(progress_stream(options.json))
     screen.print(derived_table(config, planned.derived))
-    private_dir = _private_directory()
+    private_dir = make_private_directory(directory.path)
     try:
         return _train(options, directory, given, private_dir, lock, screen, stop, started)
     finally:
@@ -147,12 +146,6 @@ def _load_checkpoint(directory: RunDirectory, planned: RunPlan) -> None:
     checkpoints.peek(build_ppo(planned.config, planned.description, update_epochs=1), None)
 
 
-def _private_directory() -> Path:
-    """Short, because the path of a unix socket may have about 100 characters; mode 0700."""
-    parent = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="dppo-", dir="/tmp" if len(parent) > _LONGEST_PARENT else parent))
-
-
 def _train(
     options: TrainOptions,
     directory: RunDirectory,
@@ -182,7 +175,8 @@ def _train(
     client = connect(address if broker is not None else as_role(address, Role.OPERATOR), "dppo-train")
     store = RunStore(client, RunKeys(directory.run))
     losses = Losses(every_actor_counts=options.config.lock_step)
-    watch = Watch(fleet, client, store, screen, stop, losses)
+    upkeep = Upkeep(fleet, broker.socket if broker is not None else None)
+    watch = Watch(fleet, client, store, screen, stop, losses, upkeep)
     failure: DppoError | None = None
     try:
         try:

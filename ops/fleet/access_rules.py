@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from dppo_redis.store.credentials import Role
-from dppo_redis.store.keys import RunKeys, in_every_run
+from dppo_redis.store.keys import RUNS, RunKeys, in_every_run
 
 _EVERYBODY = "ping client|setname select"
 _KEYLESS = {
     Role.ACTOR: "",
     Role.EVALUATOR: "",
-    Role.LEARNER: "info script|load",
-    Role.MONITOR: "scan info dbsize",
-    Role.OPERATOR: "scan info dbsize script|load",
+    Role.LEARNER: "info script|load time",
+    Role.MONITOR: "scan info dbsize time",
+    Role.OPERATOR: "scan info dbsize script|load time",
 }
 _ANY_RUN = RunKeys("any")
 
@@ -95,6 +95,15 @@ _GRANTS = {
 }
 
 
+_LIST_OF_RUNS: dict[Role, list[Grant]] = {
+    Role.ACTOR: [],
+    Role.EVALUATOR: [],
+    Role.LEARNER: [Grant("zadd", "W", (RUNS,))],
+    Role.MONITOR: [Grant("zrange", "R", (RUNS,))],
+    Role.OPERATOR: [Grant("zrange", "R", (RUNS,)), Grant("zrem", "W", (RUNS,))],
+}
+
+
 def _allowed(commands: str) -> str:
     return " ".join(f"+{command}" for command in commands.split())
 
@@ -104,6 +113,7 @@ def rules_of(role: Role, run: str | None) -> str:
     grants = _GRANTS[role](RunKeys(run) if run else _ANY_RUN)
     if run is None:
         grants = [Grant(g.commands, g.access, tuple(in_every_run(key) for key in g.keys)) for g in grants]
+    grants += _LIST_OF_RUNS[role]
     keyless = _allowed(f"{_EVERYBODY} {_KEYLESS[role]}")
     return " ".join(["resetkeys resetchannels -@all", keyless, *(grant.text() for grant in grants)])
 

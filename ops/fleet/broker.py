@@ -25,6 +25,7 @@ class Broker:
 
     command: list[str]
     url: str
+    socket: Path
 
 
 def embedded(directory: Path, profile: str = "none") -> Broker:
@@ -39,7 +40,7 @@ def embedded(directory: Path, profile: str = "none") -> Broker:
         *("--dir", str(directory)),
         *("--maxmemory", _MAXMEMORY),
     ]
-    return Broker(command, f"unix://{socket}")
+    return Broker(command, f"unix://{socket}", socket)
 
 
 def find_server() -> str:

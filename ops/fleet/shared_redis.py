@@ -65,14 +65,9 @@ def leave_shared(store: RunStore, *, failed: bool) -> None:
     store.retire()
 
 
-def living_leader(look: Callable[[], tuple[str, int]], stop: StopRequest) -> str:
-    """Who renews the lease while we look at (holder, milliseconds left); empty where nobody does."""
-
-    def seen() -> Look:
-        holder, left_ms = look()
-        return Look(holder or None, left_ms / 1000)
-
-    return living_holder(seen, _LEASE_CHECK_S, stop, changes_hands=True) or ""
+def living_leader(look: Callable[[], Look], stop: StopRequest) -> str:
+    """Who renews the lease while we look at it; empty where nobody does."""
+    return living_holder(look, _LEASE_CHECK_S, stop, changes_hands=True) or ""
 
 
 def _refuse_living_learner(store: RunStore, patience: Patience, stop: StopRequest) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -107,8 +108,8 @@ class Fleet:
         fleet._wait_until_it_answers()
         return fleet
 
-    def _wait_until_it_answers(self) -> None:
-        deadline = time.monotonic() + _START_TIMEOUT_S
+    def _wait_until_it_answers(self, timeout_s: float = _START_TIMEOUT_S) -> None:
+        deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
                 self._ask("getState")
@@ -131,6 +132,28 @@ class Fleet:
             )
             for info in infos
         }
+
+    def restart(self, name: str) -> None:
+        """End one process; supervisord starts it again.
+
+        Raises:
+            FleetError: supervisord does not answer.
+        """
+        process = self.processes().get(name)
+        if process is not None and process.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGTERM)
+
+    def restart_all(self) -> None:
+        """Have supervisord make its socket again, which takes a restart of all that it runs.
+
+        Raises:
+            FleetError: it does not answer afterwards.
+        """
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGHUP)
+        self._transport.close()
+        self._wait_until_it_answers(_STOP_TIMEOUT_S)
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         try:

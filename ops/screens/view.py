@@ -19,6 +19,9 @@ from ops.screens.tables import make_console, printable
 _LINE_PERIOD_S = 2.0
 _STALE_STATUS_S = 5.0
 _ACTORS_SHOWN = 12
+_CELL = 60
+_LINE_ERROR = 400
+_ERRORS_SHOWN = 3
 
 
 def render(status: RunStatus) -> RenderableType:
@@ -33,6 +36,7 @@ def render(status: RunStatus) -> RenderableType:
     parts += [Text(f"! {printable(line)}", style="yellow") for line in lines]
     if status.actors:
         parts.append(_actor_table(status))
+        parts += [Text(printable(line), style="yellow") for line in _long_errors(status)]
     title = Text(printable(f"dppo_redis · {status.run} · {_headline(status)}"))
     return Panel(Group(*parts), title=title, title_align="left")
 
@@ -167,10 +171,16 @@ def _actor_table(status: RunStatus) -> Table:
             _shown(report.boot),
             report.last_error,
         )
-        table.add_row(*(Text(printable(cell)[:60]) for cell in row))
+        table.add_row(*(Text(printable(cell)[:_CELL]) for cell in row))
     if len(status.actors) > _ACTORS_SHOWN:
         table.add_row(f"and {len(status.actors) - _ACTORS_SHOWN} more")
     return table
+
+
+def _long_errors(status: RunStatus) -> list[str]:
+    """What a cell of the table cannot hold: cause and remedy stand at its end."""
+    long = {r.last_error: slot for slot, r in status.actors.items() if len(r.last_error) > _CELL}
+    return [f"actor {slot}: {text}" for text, slot in list(long.items())[:_ERRORS_SHOWN]]
 
 
 def plain_line(status: RunStatus) -> str:
@@ -205,7 +215,7 @@ def _trouble(status: RunStatus) -> str:
         return f"; {status.keeper.missing[0][:200]}"
     for slot, report in status.actors.items():
         if report.last_error:
-            return f"; actor {slot}: {report.last_error[:120]}"
+            return f"; actor {slot}: {report.last_error[:_LINE_ERROR]}"
     return ""
 
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
 from dppo_redis.protocol.reports import ActorReport, EvaluatorReport, RunStatus
+from dppo_redis.service.logs import Rarely
 from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.causes import Recurrence
 from dppo_redis.store.client import Client, TransientError, translated
 from dppo_redis.store.run_status import read_status
 from dppo_redis.store.run_store import STOP, RunStore
@@ -132,7 +134,10 @@ class Watch:
     screen: Screen
     stop: StopRequest
     losses: Losses = field(default_factory=Losses)
+    upkeep: Callable[[], None] = lambda: None  # of what the fleet needs on disk
     status: RunStatus | None = None
+    recurrence: Recurrence = field(default_factory=Recurrence)
+    rarely: Rarely = field(default_factory=Rarely)
 
     def until_the_end(self) -> None:
         """Show progress until the run ends, a signal comes, or a service gives up that it cannot do without.
@@ -141,6 +146,7 @@ class Watch:
             RunFailedError: so it is; the message holds the end of the service's log.
         """
         while not self.stop.requested:
+            self.upkeep()
             self._look()
             if self.status is not None and self.status.control.state == STOP:
                 return
@@ -152,8 +158,11 @@ class Watch:
             with translated():
                 self.status = read_status(self.client, self.store.keys)
         except TransientError as error:
-            self.screen.say(f"Redis does not answer: {error}")
+            line = self.recurrence.met("read the status", error)
+            if self.rarely.due():
+                self.screen.say(f"Redis does not answer: {line}")
             return
+        self.recurrence.over()
         self.screen.show(self.status, last=last)
         self._say(self.losses.deaths(self.status.actors))
 

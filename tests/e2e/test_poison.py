@@ -28,13 +28,14 @@ def _push(run: Run, boot: str, seq: int, *, deadly: bool = False) -> None:
     spec = RunDescription.from_text(run.client.get(run.keys.spec)).spec
     rewards = np.full((spec.rollout_steps, 2), DEADLY_REWARD if deadly else 1.0, np.float32)
     payload = encode_rollout(make_rollout(spec, rewards=rewards))
-    header = make_header(spec, boot=boot, seq=seq, epoch=1, version=1, update=0, steps=16)
+    epoch = run.weights("epoch")
+    header = make_header(spec, boot=boot, seq=seq, epoch=epoch, version=1, update=0, steps=16)
     fields = {**vars(header), "crc": checksum(payload), "payload": payload}
     run.client.xadd(run.keys.rollouts, fields)
 
 
-def _leads(run: Run, epoch: int) -> bool:
-    return run.weights("epoch") == epoch
+def _leads(run: Run, after: int) -> bool:
+    return run.weights("epoch") > after
 
 
 def _settled(run: Run, outcome: str) -> int:
@@ -47,10 +48,11 @@ def test_an_entry_that_kills_the_learner_is_set_aside_after_three_deaths_and_goo
 ) -> None:
     server.start()
     run = server.run(NAME)
-    good, bad = "a" * 16, "b" * 16
+    good, bad, epoch = "a" * 16, "b" * 16, 0
     for death in range(1, 4):
         with _learner(server, place) as learner:
-            wait_until(partial(_leads, run, death), 30, f"learner {death} leads")
+            wait_until(partial(_leads, run, epoch), 30, f"learner {death} leads")
+            epoch = run.weights("epoch")
             if death == 1:
                 _push(run, good, 1)
                 _push(run, bad, 1, deadly=True)

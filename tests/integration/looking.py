@@ -63,3 +63,8 @@ def commands(client: Client, name: str) -> int:
 def blocked(client: Client) -> int:
     """Clients that wait in a blocking read."""
     return int(client.info("clients")["blocked_clients"])
+
+
+def holder_of(client: Client, keys: RunKeys) -> str:
+    """Who holds the lease; empty where nobody does."""
+    return (cast(bytes | None, client.get(keys.lease)) or b"").decode().partition(" ")[0]

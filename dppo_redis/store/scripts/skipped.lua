@@ -1,16 +1,19 @@
 #!lua flags=allow-oom
 -- Have what the group has passed, and nobody holds, delivered again: after XGROUP SETID or XACK by hand it
 -- would count as backlog for ever, and actors would wait for it.
--- KEYS: rollouts.  ARGV: group.  Returns how many entries there are; 0 while others are still to come.
-local skipped = redis.call('XLEN', KEYS[1]) - redis.call('XPENDING', KEYS[1], ARGV[1])[1]
-if skipped <= 0 then return 0 end
+-- While new entries come the oldest one of all tells: everything before it was settled, so that what was skipped
+-- is the oldest soon. What is in hand is delivered again, too; its holder knows it.
+-- KEYS: rollouts.  ARGV: group.  Returns 1 where there are such entries, else 0.
+if redis.call('XLEN', KEYS[1]) - redis.call('XPENDING', KEYS[1], ARGV[1])[1] <= 0 then return 0 end
 for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
   local found = {}
   for i = 1, #group, 2 do found[group[i]] = group[i + 1] end
-  if found['name'] == ARGV[1] then
-    local after = '(' .. found['last-delivered-id']
-    if #redis.call('XRANGE', KEYS[1], after, '+', 'COUNT', 1) > 0 then return 0 end
+  local last = found['last-delivered-id']
+  if found['name'] == ARGV[1] and #redis.call('XRANGE', KEYS[1], '(' .. last, '+', 'COUNT', 1) > 0 then
+    local oldest = redis.call('XRANGE', KEYS[1], '-', last, 'COUNT', 1)[1]
+    if not oldest then return 0 end
+    if #redis.call('XPENDING', KEYS[1], ARGV[1], oldest[1], oldest[1], 1) > 0 then return 0 end
   end
 end
 redis.call('XGROUP', 'SETID', KEYS[1], ARGV[1], '0')
-return skipped
+return 1

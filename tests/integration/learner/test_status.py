@@ -154,6 +154,26 @@ def test_drops_are_told_by_actor_and_raise_an_alarm_that_ends_with_them(
         assert after.dropped_by_actor.startswith("actor 7: ")
 
 
+def test_rollouts_that_the_server_does_not_send_raise_an_alarm_with_cause_and_remedy(
+    private_server: RedisServer,
+    private_client: Client,
+    keys: RunKeys,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dppo_redis.store.causes._TOLD_AFTER_S", 1.0)
+    private_client.config_set("client-output-buffer-limit", "normal 1mb 0 0")
+    with learning(private_server, private_client, keys, tmp_path) as run:
+        run.until(lambda learner: learner.state == "waiting", "it has begun")
+        add(private_client, keys, make_entry() | {"payload": bytes(2_000_000)})
+        told = run.until(lambda learner: learner.alarm != "", "an alarm").learner
+        assert "waiting to read rollouts" in told.alarm
+        assert "client-output-buffer-limit" in told.alarm
+        assert any("client-output-buffer-limit" in text for text in told.warnings)
+        private_client.config_set("client-output-buffer-limit", "normal 0 0 0")
+        run.until(lambda learner: "buffer" not in learner.alarm, "the alarm ends")
+
+
 def test_a_save_that_fails_is_counted_and_the_next_one_names_its_update(
     private_server: RedisServer, private_client: Client, keys: RunKeys, tmp_path: Path
 ) -> None:

@@ -70,6 +70,8 @@ ALLOWED = {
         "HSET weights version 1",
         "UNLINK weights",
         "ZREM actors 3",
+        "ZADD dppo:runs 1 mine",
+        "TIME",
     ],
     Role.MONITOR: [
         "INFO",
@@ -86,6 +88,8 @@ ALLOWED = {
         "GET lease",
         "PTTL lease",
         "XINFO GROUPS rollouts",
+        "ZRANGE dppo:runs 0 -1",
+        "TIME",
     ],
     Role.OPERATOR: [
         "INFO",
@@ -98,6 +102,8 @@ ALLOWED = {
         "XINFO STREAM rollouts",
         "EVALSHA " + "0" * 40 + " 2 rollouts ledger",
         "HGETALL status",
+        "ZRANGE dppo:runs 0 -1",
+        "ZREM dppo:runs mine",
     ],
 }
 DENIED = {

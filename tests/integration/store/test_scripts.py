@@ -8,15 +8,17 @@ import redis
 
 from dppo_redis.errors import FencedError
 from dppo_redis.protocol.ledger import Outcome, Settlement
+from dppo_redis.store import fenced_writes
 from dppo_redis.store.client import Client
 from dppo_redis.store.fenced_writes import EpochMissingError, FencedWrites
 from dppo_redis.store.keys import GROUP, RunKeys
 from dppo_redis.store.rollout_stream import ensure_group
 from tests.conftest import RedisServer, memory_limit, opened
 from tests.factories import make_spec, make_weights
-from tests.integration.looking import hash_of, integer, lengths_of
+from tests.integration.looking import hash_of, holder_of, integer, lengths_of
 
 TTL_MS = 5000
+STEP = fenced_writes.epoch_step  # what tests replace, so that epochs can be named
 
 
 @pytest.fixture
@@ -111,12 +113,57 @@ class TestAcquire:
         client.delete(keys.lease)
         assert writes.acquire("b", TTL_MS, epoch=0, floor=2).epoch == 42
 
+    def test_every_renewal_leaves_another_value(
+        self, writes: FencedWrites, client: Client, keys: RunKeys
+    ) -> None:
+        writes.acquire("a", TTL_MS, epoch=0, floor=0)
+        values = {client.get(keys.lease)}
+        for _ in range(3):
+            writes.acquire("a", TTL_MS, epoch=1, floor=1)
+            values.add(client.get(keys.lease))
+        assert len(values) == 4
+
+    def test_the_very_value_that_stood_still_is_replaced_and_no_other(
+        self, writes: FencedWrites, client: Client, keys: RunKeys
+    ) -> None:
+        writes.acquire("a", TTL_MS, epoch=0, floor=0)
+        seen = writes.acquire("b", TTL_MS, epoch=0, floor=0).value
+        writes.acquire("a", TTL_MS, epoch=1, floor=1)
+        assert writes.acquire("b", TTL_MS, epoch=0, floor=0, stood_still=seen).outcome == "busy"
+        answer = writes.acquire("b", TTL_MS, 0, 0, cast(bytes, client.get(keys.lease)))
+        assert (answer.outcome, answer.epoch, answer.holder) == ("acquired", 2, "b")
+        assert writes.acquire("a", TTL_MS, epoch=1, floor=1).outcome == "fenced"
+
+    def test_an_epoch_is_not_taken_twice_though_all_that_knew_it_is_gone(
+        self, writes: FencedWrites, client: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The run's directory was restored from a backup, beside an empty server."""
+        monkeypatch.setattr(fenced_writes, "epoch_step", STEP)
+        taken = set()
+        for _ in range(30):
+            client.flushall()
+            taken.add(writes.acquire("a", TTL_MS, epoch=0, floor=7).epoch)
+        assert len(taken) == 30
+        assert min(taken) > 7
+
+    def test_epochs_grow_however_often_one_is_taken_and_stay_whole_numbers(
+        self, writes: FencedWrites, client: Client, keys: RunKeys, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(fenced_writes, "epoch_step", STEP)
+        epoch = 2**51  # after some 10**9 takeovers
+        for _ in range(3):
+            client.delete(keys.lease)
+            before, epoch = epoch, writes.acquire("a", TTL_MS, epoch=0, floor=epoch).epoch
+            assert before < epoch <= before + 2**20
+            assert client.get(keys.epoch) == str(epoch).encode()
+            assert writes.acquire("a", TTL_MS, epoch=epoch, floor=epoch).outcome == "held"
+
     def test_only_the_owner_hands_a_lease_back(
         self, writes: FencedWrites, client: Client, keys: RunKeys
     ) -> None:
         writes.acquire("a", TTL_MS, epoch=0, floor=0)
         writes.release("b")
-        assert client.get(keys.lease) == b"a"
+        assert holder_of(client, keys) == "a"
         writes.release("a")
         assert client.get(keys.lease) is None
 

@@ -1,7 +1,9 @@
 """The small keys of a run and the registry of its actors, on a real server."""
 
+import os
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
@@ -9,15 +11,19 @@ import pytest
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.report_fields import to_fields
 from dppo_redis.protocol.reports import ActorReport, Control, Evaluation, EvaluatorReport
-from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.service.logs import Rarely
+from dppo_redis.service.shutdown import StopRequest, place_of_pids
 from dppo_redis.store.client import Client, Patience
-from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.keys import RUNS, RunKeys
 from dppo_redis.store.registry import ACTOR_TTL_MS, FIRST_OUTSIDE_SLOT, Registry
 from dppo_redis.store.rollout_stream import RolloutProducer
+from dppo_redis.store.run_status import read_status
 from dppo_redis.store.run_store import PAUSE, RUN, STOP, RunStore, find_runs, only_run
 from learner.leadership.lease import LEASE_TTL_S
+from ops.commands.quarantine import main as quarantine_command
+from ops.commands.status import main as status_command
 from ops.fleet.shared_redis import leave_shared
-from tests.conftest import wait_until
+from tests.conftest import RedisServer, wait_until
 from tests.factories import make_description
 from tests.integration.learner_side import SPEC, add, in_background, lead, make_entry, make_keeper
 from tests.integration.looking import commands, hash_of, integer
@@ -134,6 +140,42 @@ class TestRuns:
         store.reopen()
         assert 0 < integer(client.pttl(keys.lease)) <= 1000 * LEASE_TTL_S
         assert 0 < integer(client.pttl(keys.actor(0))) <= ACTOR_TTL_MS
+
+
+class TestBesideAMillionOtherKeys:
+    """Names that are known are not searched for: a search takes as long as there are keys."""
+
+    def test_a_run_begins_ends_and_is_looked_at_without_a_search(
+        self, redis_server: RedisServer, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
+    ) -> None:
+        before = commands(client, "scan")
+        assert not store.exists()
+        make_keeper(client, keys, lead(client, keys, stop)).tick()
+        Registry(client, keys).join(3)
+        Registry(client, keys).beat(3, ActorReport())
+        assert store.exists()
+        for look in (status_command, quarantine_command):
+            for which in (["--run", keys.run], []):
+                look([*which, "--redis", redis_server.url, "--json"])
+        store.retire()
+        store.reopen()
+        store.delete()
+        assert list(client.scan_iter(match=keys.pattern)) == []
+        assert find_runs(client) == []
+        assert commands(client, "scan") - before <= 2, "the test's own, and one where no run is listed"
+
+    def test_the_list_of_runs_is_put_back_and_may_be_anything(
+        self, client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        client.set(RUNS, "of another type")
+        leadership = lead(client, keys, stop)
+        make_keeper(client, keys, leadership).tick()
+        assert find_runs(client) == [keys.run], "searched for"
+        client.delete(RUNS)
+        client.zadd(RUNS, {"no run, but a text": 1, "of-an-older-run": 1})
+        leadership.publisher._listing = Rarely()
+        make_keeper(client, keys, leadership).tick()
+        assert find_runs(client) == [keys.run]
 
 
 class TestControl:
@@ -253,6 +295,54 @@ class TestActors:
         assert status["actors"] == "2"
         assert float(status["actor_wait_share"]) == pytest.approx(0.6)
 
+    def test_an_actor_whose_registration_stands_still_is_not_counted_though_it_does_not_run_out(
+        self, client: Client, keys: RunKeys, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The server's clock was set back after the actor had died."""
+        now = time.monotonic()
+        for slot in (1, 2):
+            registry.beat(slot, ActorReport(boot=1))
+            client.pexpire(keys.actor(slot), 300_000)
+        keeper_of = Registry(client, keys)
+        assert list(keeper_of.end_silent(keeper_of.living())) == [1, 2]
+        monkeypatch.setattr("dppo_redis.store.registry.time.monotonic", lambda: now + 20)
+        monkeypatch.setattr("dppo_redis.store.registry.time.time", lambda: now + 20)
+        registry.beat(1, ActorReport(boot=1))
+        assert list(keeper_of.end_silent(keeper_of.living())) == [1]
+        assert list(registry.living()) == [1]
+
+
+class TestClocks:
+    """The learner's host, the reader's and the server's: only the last one counts."""
+
+    @pytest.mark.parametrize("ahead_s", [-86_400.0, 86_400.0])
+    def test_the_age_of_a_status_is_that_of_the_servers_clock(
+        self,
+        client: Client,
+        keys: RunKeys,
+        stop: StopRequest,
+        monkeypatch: pytest.MonkeyPatch,
+        ahead_s: float,
+    ) -> None:
+        now = time.time()
+        monkeypatch.setattr("learner.leadership.keeper.time.time", lambda: now + ahead_s)
+        make_keeper(client, keys, lead(client, keys, stop)).tick()
+        monkeypatch.undo()
+        age_s = read_status(client, keys).age_s
+        assert age_s is not None
+        assert 0 <= age_s < 2
+        client.hset(keys.status, "server_time", now - 30)  # frozen since then
+        assert read_status(client, keys).age_s == pytest.approx(30, abs=2)
+
+    def test_an_older_learners_status_is_judged_by_what_it_has(
+        self, client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        make_keeper(client, keys, lead(client, keys, stop)).tick()
+        client.hdel(keys.status, "server_time")
+        age_s = read_status(client, keys).age_s
+        assert age_s is not None
+        assert age_s < 2
+
 
 class TestSlots:
     """`actor --slot` of a slot that somebody has."""
@@ -276,6 +366,43 @@ class TestSlots:
             pytest.raises(ConfigurationError, match="slot 2 belongs to a living actor, elsewhere:17"),
         ):
             refuse_living_holder(registry, 2, Patience(stop), stop)
+
+    @pytest.mark.parametrize("number", ["ours", "nobody's"])
+    def test_that_of_an_actor_in_another_namespace_is_refused_though_host_and_number_are_known_here(
+        self, client: Client, keys: RunKeys, registry: Registry, stop: StopRequest, number: str
+    ) -> None:
+        """Two containers with one host name: each has a process of that number."""
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        self.registered(client, keys, socket.gethostname(), os.getpid() if number == "ours" else gone.pid)
+        client.hset(keys.actor(2), "place", "another namespace")
+
+        def beat() -> None:
+            while not stop.requested:
+                client.hset(keys.actor(2), "time", time.time())
+                stop.sleep(0.5)
+
+        with in_background(beat, stop), pytest.raises(ConfigurationError, match="slot 2 belongs"):
+            refuse_living_holder(registry, 2, Patience(stop), stop)
+
+    def test_a_dead_process_of_this_namespace_is_known_by_what_it_registered(
+        self, redis_server: RedisServer, keys: RunKeys, registry: Registry, stop: StopRequest
+    ) -> None:
+        program = (
+            "import sys\n"
+            "from dppo_redis.protocol.reports import ActorReport\n"
+            "from dppo_redis.store.client import connect\n"
+            "from dppo_redis.store.keys import RunKeys\n"
+            "from dppo_redis.store.registry import Registry\n"
+            "Registry(connect(sys.argv[1], 'a'), RunKeys(sys.argv[2])).beat(2, ActorReport(boot=1))"
+        )
+        subprocess.run([sys.executable, "-c", program, redis_server.url, keys.run], check=True)
+        started = time.monotonic()
+        refuse_living_holder(registry, 2, Patience(stop), stop)
+        assert time.monotonic() - started < 1
+        holder = registry.holder(2)
+        assert holder is not None
+        assert holder.place == place_of_pids()
 
     def test_that_of_one_that_has_stopped_beating_is_free_after_a_look(
         self, client: Client, keys: RunKeys, registry: Registry, stop: StopRequest

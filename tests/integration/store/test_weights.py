@@ -113,7 +113,7 @@ def test_a_publisher_killed_at_any_moment_leaves_the_old_or_the_new_weights_in_f
             assert numbers.setdefault(version, (epoch, update)) == (epoch, update)
         assert all(before == after or before[1] < after[1] for before, after in pairwise(watcher.seen))
         assert watcher.seen == sorted(watcher.seen)
-    assert integer(private_client.get(keys.epoch)) == kills
+    assert integer(private_client.get(keys.epoch)) >= kills
     assert len({epoch for epoch, _ in numbers.values()}) >= 3  # several lived long enough to publish
 
 

@@ -65,7 +65,7 @@ class TestFields:
     def test_an_actors_hash_has_these_fields_in_this_order(self) -> None:
         assert " ".join(to_fields(ActorReport())) == (
             "boot version epoch pushes last_push steps fps wait_share refused ambiguous refused_full "
-            "last_error host pid time"
+            "last_error host pid place time"
         )
 
     def test_metrics_csv_has_these_columns_in_this_order(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from dppo_redis.service.renewal import Answer, HolderWatch, Look, living_holder
+from dppo_redis.service.renewal import Answer, HolderWatch, Look, Pulse, living_holder
 from dppo_redis.service.shutdown import StopRequest
 
 TTL_S = 5.0
@@ -37,6 +37,22 @@ class TestHolderWatch:
         looks = [(now, Look(A)) for now in (0.0, TTL_S, TTL_S + 1, TTL_S + 1.1)]
         assert answers(watch, looks) == [Answer.UNKNOWN, Answer.UNKNOWN, Answer.UNKNOWN, Answer.RENEWED]
 
+    def test_one_whose_beat_stands_still_has_ended_however_much_time_it_has_left(
+        self,
+    ) -> None:
+        watch = HolderWatch(TTL_S)
+        looks = [(now, Look(A, 300.0, beat="7")) for now in (0.0, TTL_S, TTL_S + 1, TTL_S + 1.1)]
+        assert answers(watch, looks) == [Answer.UNKNOWN, Answer.UNKNOWN, Answer.UNKNOWN, Answer.ENDED]
+
+    def test_a_clock_that_is_set_back_renews_nothing(self) -> None:
+        looks = [(0.0, Look(A, 4.8, beat="7")), (0.2, Look(A, 304.6, beat="7"))]
+        assert answers(HolderWatch(), looks) == [Answer.UNKNOWN, Answer.UNKNOWN]
+
+    def test_one_that_renewed_and_then_stood_still_has_ended(self) -> None:
+        watch = HolderWatch(TTL_S)
+        looks = [(0.0, Look(A, beat="1")), (4.0, Look(A, beat="2")), (10.1, Look(A, beat="2"))]
+        assert answers(watch, looks) == [Answer.UNKNOWN, Answer.RENEWED, Answer.ENDED]
+
     def test_a_holder_with_an_empty_name_holds_it_all_the_same(self) -> None:
         assert answers(HolderWatch(TTL_S), [(0.0, Look("")), (7.0, Look(""))])[-1] is Answer.RENEWED
 
@@ -63,6 +79,20 @@ class TestHolderWatch:
         watch = HolderWatch(vacant_looks=15)
         looks = [(0.0, Look(A, 4.0)), (0.2, Look(A, 0.0)), (0.4, FREE)]
         assert answers(watch, looks)[-1] is Answer.UNKNOWN
+
+
+class TestPulse:
+    def test_who_beats_is_not_silent_and_who_stands_still_is(self) -> None:
+        pulse = Pulse(TTL_S)
+        assert pulse.silent({1: "a", 2: "a"}, 0.0) == set()
+        assert pulse.silent({1: "b", 2: "a"}, TTL_S + 0.9) == set()
+        assert pulse.silent({1: "b", 2: "a"}, TTL_S + 1.1) == {2}
+
+    def test_who_was_away_begins_anew(self) -> None:
+        pulse = Pulse(TTL_S)
+        pulse.silent({1: "a"}, 0.0)
+        pulse.silent({}, 3.0)
+        assert pulse.silent({1: "a"}, TTL_S + 2) == set()
 
 
 class TestLivingHolder:

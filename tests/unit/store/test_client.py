@@ -31,8 +31,6 @@ class TestConnect:
         [
             "decode_responses=yes",
             "protocol=3",
-            "socket_timeout=60",
-            "socket_connect_timeout=60",
             "retry_on_timeout=yes",
         ],
     )
@@ -42,7 +40,6 @@ class TestConnect:
             "decode_responses": False,
             "protocol": 2,
             "socket_timeout": SOCKET_TIMEOUT_S,
-            "socket_connect_timeout": SOCKET_TIMEOUT_S,
         }
         assert {name: found[name] for name in expected} == expected
 

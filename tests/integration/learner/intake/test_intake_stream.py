@@ -1,8 +1,10 @@
 """What becomes of each entry of a real stream, and that the books say so."""
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -460,6 +462,32 @@ def test_a_bad_entry_is_settled_at_the_servers_memory_limit(
     with memory_limit(client), in_background(lambda: reader.poll_until(settled=3), stop) as reading:
         assert seqs(reading.result(5)) == [1, 2]
     assert ledger_of(client, keys)["refused:header"] == 1
+
+
+def test_what_was_skipped_in_a_run_that_is_never_idle_is_trained_all_the_same(
+    client: Client, keys: RunKeys, leadership: Leadership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time that the learner looks there is something new, as with actors that are fast."""
+    reader = make_reader(client, keys, leadership)
+    reader.poll()
+    add(client, keys, *[make_entry(seq=seq) for seq in range(1, 9)])
+    client.xgroup_setid(keys.rollouts, GROUP, "$")
+    trained: list[int] = []
+    now = time.monotonic()
+    for turn in range(20):
+        monkeypatch.setattr("dppo_redis.service.logs.time.monotonic", partial(float, now + turn))
+        add(
+            client,
+            keys,
+            make_entry(boot="b" * 16, seq=2 * turn + 1),
+            make_entry(boot="b" * 16, seq=2 * turn + 2),
+        )
+        batch = reader.poll() or []
+        settle_trained(reader, batch)
+        trained += [accepted.header.seq for accepted in batch if accepted.header.boot != "b" * 16]
+    assert trained == list(range(1, 9))
+    assert (pending(client, keys), imbalance(client, keys)) == (0, 0)
+    assert ledger_of(client, keys) == {"trained": 40, "steps:trained": 40 * STEPS}
 
 
 def test_a_batch_half_in_hand_is_filled_with_what_was_skipped_and_each_is_trained_once(

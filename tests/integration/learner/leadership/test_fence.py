@@ -19,7 +19,7 @@ from tests.integration.learner_side import (
     make_keeper,
     publish,
 )
-from tests.integration.looking import integer, published
+from tests.integration.looking import holder_of, integer, published
 
 
 class TestFencing:
@@ -52,7 +52,7 @@ class TestFencing:
         self, overtaken: Leadership, client: Client, keys: RunKeys
     ) -> None:
         overtaken.lease.release()
-        assert client.get(keys.lease) == b"successor"
+        assert holder_of(client, keys) == "successor"
 
     def test_its_keeper_says_so_to_the_loop(
         self, overtaken: Leadership, client: Client, keys: RunKeys

@@ -20,7 +20,7 @@ from learner.leadership.leadership import Leadership
 from tests.conftest import RedisServer, memory_limit, opened
 from tests.factories import make_header
 from tests.integration.learner_side import add, lead, make_entry, make_keeper, make_reader
-from tests.integration.looking import hash_of, imbalance, integer, ledger_of, version_of
+from tests.integration.looking import hash_of, holder_of, imbalance, integer, ledger_of, version_of
 
 HEALED = ("weights", "spec", "ledger", "boots", "control", "rollouts", "status")
 ALSO_OVERWRITTEN = ("lease", "epoch", "actors")
@@ -66,7 +66,7 @@ def assert_healthy(run: Run, version_before: int) -> None:
     control = hash_of(client, keys.control)
     assert (control["state"], int(control["backlog_high"]) > 0) == ("run", True)
     assert [group["name"] for group in client.xinfo_groups(keys.rollouts)] == [GROUP.encode()]
-    assert client.get(keys.lease) == run.leadership.lease.owner.encode()
+    assert holder_of(client, keys) == run.leadership.lease.owner
     assert imbalance(client, keys) == 0
     assert ledger_of(client, keys)["trained"] == 2
     status = hash_of(client, keys.status)

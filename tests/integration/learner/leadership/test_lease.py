@@ -18,6 +18,7 @@ from tests.integration.learner_side import (
     leadership_of,
     make_keeper,
 )
+from tests.integration.looking import holder_of
 
 
 class TestRestart:
@@ -62,7 +63,42 @@ class TestMeeting:
         client.pexpire(keys.lease, 500)  # as if killed 4.5 s ago
         second = leadership_of(client, keys, stop, owner="learner-2")
         second.lease.acquire(known_epoch=0, update=0)
-        assert client.get(keys.lease) == b"learner-2"
+        assert holder_of(client, keys) == "learner-2"
+
+    def test_a_dead_holder_is_followed_though_the_servers_clock_was_set_back(
+        self, client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        """Its lease lasts for five minutes more, and is not renewed meanwhile."""
+        lead(client, keys, stop, owner="dead")
+        client.pexpire(keys.lease, 300_000)
+        second = leadership_of(client, keys, stop, owner="learner-2")
+        began = time.monotonic()
+        second.lease.acquire(known_epoch=0, update=0)
+        assert LEASE_TTL_S < time.monotonic() - began < LEASE_TTL_S + 4
+        assert holder_of(client, keys) == "learner-2"
+
+    def test_a_holder_that_renews_is_not_followed_whatever_time_its_lease_has_left(
+        self, private_client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        first = lead(private_client, keys, stop, owner="host-a:17")
+
+        def renew() -> None:
+            while not stop.requested:
+                first.lease.renew()
+                private_client.pexpire(keys.lease, 300_000)
+                stop.sleep(1)
+
+        second = leadership_of(private_client, keys, stop, owner="host-b:4")
+        with in_background(renew, stop), pytest.raises(ConfigurationError, match="host-a:17"):
+            second.lease.acquire(known_epoch=0, update=0)
+
+    def test_an_older_releases_lease_is_judged_by_its_presence(
+        self, client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        client.set(keys.lease, "host-a:17", px=60_000)  # no beat tells whether it is renewed
+        second = leadership_of(client, keys, stop, owner="host-b:4")
+        with pytest.raises(ConfigurationError, match="host-a:17"):
+            second.lease.acquire(known_epoch=0, update=0)
 
     def test_a_lease_that_was_handed_back_is_taken_at_once(
         self, client: Client, keys: RunKeys, stop: StopRequest

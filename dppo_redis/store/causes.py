@@ -1,0 +1,169 @@
+"""Errors that come back in the same way: counted, and told with a probable cause and a remedy.
+
+Services wait for ever on what passes. What goes on for ten seconds in one way may need a human all the same,
+and he must not have to guess. The table is pure; nothing is sent here.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dppo_redis.service.logs import Rarely
+
+_log = logging.getLogger("dppo")
+_TOLD_AFTER_S = 10.0
+_NUMBERS = re.compile(r"\d+")
+_FETCHING = re.compile("fetch|weights|read rollouts|read the", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why an error comes back, as far as it can be known here, and what helps."""
+
+    cause: str
+    remedy: str
+
+
+_HANGS_UP = "closed by server|reset by peer|Broken pipe|Error 104|Error 32"
+_CAUSES: tuple[tuple[str, Cause], ...] = (
+    (
+        "speaks TLS",
+        Cause("the URL says redis://, the port is one for TLS", "use rediss:// (or the server's other port)"),
+    ),
+    (
+        "Error 2 connecting|No such file",
+        Cause(
+            "the socket file of the server is gone: it does not run, or somebody cleaned its directory up",
+            "start the server again; keep its socket out of directories that are cleaned, as /tmp is",
+        ),
+    ),
+    (
+        "Error 13 connecting|Permission denied",
+        Cause(
+            "the server's socket belongs to another user",
+            "run as that user, or let the server open it (unixsocketperm 770 and a common group)",
+        ),
+    ),
+    (
+        "max number of clients",
+        Cause(
+            "every client slot of the server is taken (maxclients)",
+            "raise maxclients (and its limit of open files), or end other clients: CLIENT LIST names them",
+        ),
+    ),
+    ("refused", Cause("nothing listens at this address", "start the server, or correct host and port")),
+    (
+        "Name or service|Temporary failure in name|getaddrinfo|nodename|Error -[235]",
+        Cause("the host's name cannot be resolved", "correct the host in the URL, or the name service"),
+    ),
+    (
+        "No route|unreachable|Error 113|Error 101",
+        Cause("there is no way to the host", "look at network, firewall and the host itself"),
+    ),
+    (
+        "Timeout connecting|timed out",
+        Cause("nobody answers at this address", "look at the host, and at firewalls on the way"),
+    ),
+    (
+        "Timeout (reading|writing)",
+        Cause(
+            "the server, or the way to it, stands still",
+            "look at its load (SLOWLOG, CPU); for a slow link raise ?socket_timeout=SECONDS in the URL",
+        ),
+    ),
+    (
+        "OOM|maxmemory",
+        Cause("the server's memory is full", "raise maxmemory, or remove what others keep there"),
+    ),
+    (
+        "MISCONF",
+        Cause(
+            "the server cannot save its data and takes no writes",
+            "free its disk, or set stop-writes-on-bgsave-error no",
+        ),
+    ),
+    ("[Ll]oading", Cause("the server loads its data", "wait; INFO persistence says how long")),
+    (
+        "does not lead|READONLY|read only|NOREPLICAS|MASTERDOWN|know no primary",
+        Cause(
+            "no server leads: this one is a replica, or was cut off from its replicas",
+            "look at replication and sentinels; name the primary, or use sentinel://",
+        ),
+    ),
+    ("BUSY", Cause("somebody's script keeps the server busy", "SCRIPT KILL, or FUNCTION KILL")),
+    (
+        "WRONGTYPE|damaged",
+        Cause("somebody overwrote a key of the run", "a living learner puts it right; start one"),
+    ),
+    (
+        "SSL|TLS",
+        Cause("the TLS connection fails", "look at the server's log and certificates, and at the URL"),
+    ),
+)
+_LIMITED = Cause(
+    "it hangs up whenever something large is fetched: its client-output-buffer-limit is smaller than that",
+    "CONFIG SET client-output-buffer-limit 'normal 0 0 0' (the default)",
+)
+_CUT_OFF = Cause(
+    "the server, or a proxy on the way, hangs up: limits (maxclients, timeout, client-output-buffer-limit), "
+    "or a port that speaks something else",
+    "look at the server's log",
+)
+
+
+def explain(what: str, error: str) -> Cause | None:
+    """The probable cause of an error that comes back when one wants `what`; None where none is known."""
+    for pattern, cause in _CAUSES:
+        if re.search(pattern, error):
+            return cause
+    if re.search(_HANGS_UP, error):
+        return _LIMITED if _FETCHING.search(what) else _CUT_OFF
+    return None
+
+
+def described(what: str, error: str) -> str:
+    """An error with cause and remedy, where they are known."""
+    found = explain(what, error)
+    return error if found is None else f"{error}. Probably {found.cause}. Remedy: {found.remedy}"
+
+
+class Recurrence:
+    """Counts how often one error came back, and since when; belongs to one thread."""
+
+    def __init__(self, tell: Callable[[str], None] = lambda _text: None) -> None:
+        """`tell` gets what a status should show, from ten seconds on."""
+        self.tell = tell
+        self.text = ""  # the same, until it is over
+        self._kind: tuple[str, str] | None = None
+        self._since = 0.0
+        self._count = 0
+        self._rarely = Rarely()
+
+    def met(self, what: str, error: Exception) -> str:
+        """Count it; returns what the log should say."""
+        now, kind = time.monotonic(), (what, _NUMBERS.sub("", str(error)))
+        if kind != self._kind:
+            self._kind, self._since, self._count = kind, now, 0
+        self._count += 1
+        lasts_s = now - self._since
+        if lasts_s < _TOLD_AFTER_S:
+            return f"waiting to {what}: {error}"
+        self.text = (
+            f"waiting to {what} for {lasts_s:.0f} s, {self._count} times the same: "
+            f"{described(what, str(error))}"
+        )
+        self.tell(self.text)
+        return self.text
+
+    def log(self, what: str, error: Exception) -> None:
+        """Count it, and write a line into the log now and then."""
+        line = self.met(what, error)
+        if self._rarely.due():
+            _log.warning("%s", line)
+
+    def over(self) -> None:
+        """It went well."""
+        if self._kind is not None:
+            self._kind, self.text = None, ""

@@ -1,0 +1,120 @@
+"""A timeout that watches progress: how long a connection may stand still, not how long a message takes.
+
+A large rollout on a slow link takes minutes to send, and most of that time it lies in buffers: the kernel's
+own, which can be asked how much it still holds, and those of tunnels and proxies, which cannot. For these a
+reply has more time the more was sent; a connection that had too little gets more the next time, and what a
+message really took is remembered.
+"""
+
+import fcntl
+import ssl
+import struct
+import termios
+import time
+from typing import Any, cast
+
+import redis
+from redis.connection import AbstractConnection
+
+_TLS_RECORD = 16 * 2**10  # openssl takes a whole piece or nothing
+_LARGE = 64 * 2**10  # bytes; smaller messages say nothing about a link
+_USUAL_RATE = 256 * 2**10  # bytes/s that a link is trusted with at first
+_LOWEST_RATE = 4 * 2**10
+_CUT_SHORT = 4  # the rate is divided by this where a reply did not come in time
+
+
+def unsent_bytes(sock: Any) -> int:
+    """What the kernel has taken and the other side has not; 0 where the kernel does not tell."""
+    try:
+        return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))[0])
+    except OSError:
+        return 0
+
+
+class SteadyConnection(AbstractConnection):
+    """Gives up once nothing has moved for `socket_timeout` seconds."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._rate = _USUAL_RATE
+        self._unsent = 0  # when it was last looked at
+        self._unanswered = 0  # bytes sent since the last reply
+        self._began = 0.0  # when the first of them was sent; monotonic
+        self._moved = 0.0  # when something was last seen to move
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        """Send it all, however long that takes, while bytes leave."""
+        super().send_packed_command([], check_health)  # type: ignore[no-untyped-call] # connects where need be
+        self._moved = time.monotonic()
+        if not self._unanswered:
+            self._began = self._moved
+        try:
+            for piece in [command] if isinstance(command, str | bytes) else command:
+                self._send(piece.encode() if isinstance(piece, str) else piece)
+        except TimeoutError:
+            self._cut_short()
+            raise redis.TimeoutError("Timeout writing to socket") from None
+        except OSError as error:
+            self.disconnect()
+            raise redis.ConnectionError(f"Error while writing to socket: {error}.") from error
+
+    def _send(self, piece: Any) -> None:
+        left, sock = memoryview(piece), cast(Any, self._sock)
+        most = _TLS_RECORD if isinstance(sock, ssl.SSLSocket) else max(1, len(left))
+        while left:
+            try:
+                sent = sock.send(left[:most])
+            except TimeoutError:
+                if not self._may_go_on():
+                    raise
+                continue
+            left = left[sent:]
+            self._unanswered += sent
+            if left or self._unanswered >= _LARGE:
+                self._moved, self._unsent = time.monotonic(), unsent_bytes(sock)
+
+    def read_response(self, *args: Any, disconnect_on_error: bool = True, **options: Any) -> Any:
+        """A reply, waited for while something moves in either direction."""
+        while True:
+            try:
+                answer = super().read_response(*args, disconnect_on_error=False, **options)
+            except redis.TimeoutError:
+                if "timeout" not in options and self._may_go_on():
+                    continue
+                self._cut_short()
+                raise
+            except redis.ResponseError:
+                self._was_answered()
+                raise
+            except BaseException:
+                if disconnect_on_error:
+                    self.disconnect()
+                raise
+            self._was_answered()
+            return answer
+
+    def disconnect(self, *args: Any, **options: Any) -> None:
+        """Close the socket."""
+        self._unanswered = 0
+        super().disconnect(*args, **options)  # type: ignore[no-untyped-call]
+
+    def _may_go_on(self) -> bool:
+        """After a timeout: whether bytes have left meanwhile, or may still be in a proxy."""
+        if self._sock is None or self._unanswered < _LARGE:
+            return False
+        now, before = time.monotonic(), self._unsent
+        self._unsent = unsent_bytes(self._sock)
+        if self._unsent < before:
+            self._moved = now
+        return now - self._moved < (self.socket_timeout or 0.0) + self._unanswered / self._rate
+
+    def _was_answered(self) -> None:
+        if self._unanswered >= _LARGE:
+            measured = self._unanswered / max(1e-3, time.monotonic() - self._began)
+            self._rate = round(min(_USUAL_RATE, max(_LOWEST_RATE, measured / 2)))
+        self._unanswered = 0
+
+    def _cut_short(self) -> None:
+        if self._unanswered >= _LARGE:
+            self._rate = max(_LOWEST_RATE, self._rate // _CUT_SHORT)
+        self.disconnect()

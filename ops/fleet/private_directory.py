@@ -1,0 +1,111 @@
+"""The directory of a fleet's sockets: where cleaners do not go, kept fresh, and put back where they did.
+
+Cleaners of temporary directories judge by age, and know nothing of a run that lasts for weeks.
+"""
+
+import logging
+import os
+import shutil
+import socket
+import stat
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from ops.fleet.supervisor import Fleet, FleetError
+
+_LONGEST_PARENT = 60  # the path of a unix socket may have about 100 characters
+_CLEANED = ("/tmp", "/var/tmp")
+_LOOK_S = 1.0
+_FRESHEN_S = 3600.0
+_GRACE_S = 10.0  # until what was put back has to be there
+_log = logging.getLogger("dppo")
+
+
+def make_private_directory(run_dir: Path) -> Path:
+    """A new directory, mode 0700, in the first of these where a socket can be: what TMPDIR names, the user's
+    runtime directory, the run's own, the temporary directory of everybody.
+    """
+    temporary = tempfile.gettempdir()
+    last = Path("/tmp" if len(temporary) > _LONGEST_PARENT else temporary)
+    for parent in (_chosen_directory(), _runtime_directory(), run_dir):
+        if parent is not None and len(os.fsencode(parent)) <= _LONGEST_PARENT:
+            with suppress(OSError):
+                made = Path(tempfile.mkdtemp(prefix="dppo-", dir=parent))
+                if _takes_sockets(made):
+                    return made
+                shutil.rmtree(made, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix="dppo-", dir=last))
+
+
+def _chosen_directory() -> Path | None:
+    """TMPDIR where somebody has set it to a place of his own."""
+    chosen = os.environ.get("TMPDIR", "")
+    return Path(chosen).absolute() if chosen and os.path.realpath(chosen) not in _CLEANED else None
+
+
+def _runtime_directory() -> Path | None:
+    """XDG_RUNTIME_DIR where it is what it should be: ours alone. `su` leaves that of another user behind."""
+    path = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nonexistent")
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    is_ours = path.is_absolute() and stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return path if is_ours and not found.st_mode & 0o077 else None
+
+
+def _takes_sockets(directory: Path) -> bool:
+    """Some network and shared file systems do not."""
+    path = directory / "try.sock"
+    with socket.socket(socket.AF_UNIX) as tried:
+        try:
+            tried.bind(str(path))
+        except OSError:
+            return False
+    path.unlink()
+    return True
+
+
+class Upkeep:
+    """Called again and again while a fleet runs: keeps its sockets fresh, and puts back what was removed."""
+
+    def __init__(self, fleet: Fleet, broker_socket: Path | None) -> None:
+        self._fleet = fleet
+        self._directory = fleet.plan.private_dir
+        self._broker_socket = broker_socket
+        self._next_look = 0.0  # monotonic, as the next one
+        self._next_freshening = time.monotonic() + _FRESHEN_S
+
+    def __call__(self) -> None:
+        """Look, once a second."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK_S
+        if now >= self._next_freshening:
+            self._next_freshening = now + _FRESHEN_S
+            self._freshen()
+        if self._put_back():
+            self._next_look = now + _GRACE_S
+
+    def _freshen(self) -> None:
+        for path in (self._directory, *self._directory.glob("*")):
+            with suppress(OSError):
+                os.utime(path)
+
+    def _put_back(self) -> bool:
+        """Whether something had gone."""
+        control, broker = self._fleet.plan.control_socket, self._broker_socket
+        if control.exists() and (broker is None or broker.exists()):
+            return False
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        if not control.exists():
+            _log.warning("%s was removed: starting the services again", control)
+            self._fleet.restart_all()
+        elif broker is not None:
+            _log.warning("%s was removed: starting the embedded server again", broker)
+            with suppress(FleetError):
+                self._fleet.restart("broker")
+        return True

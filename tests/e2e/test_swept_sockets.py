@@ -1,0 +1,44 @@
+"""A cleaner of temporary directories removes what a running fleet needs: the run goes on."""
+
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from dppo_redis.errors import ExitStatus
+from tests.conftest import wait_until
+from tests.e2e.support import SLOW, Command, Run, assert_nothing_left
+
+
+def _client(url: str) -> Any:
+    return redis.Redis.from_url(url, decode_responses=True, encoding_errors="replace", protocol=2)
+
+
+def _answers(client: Any) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.RedisError:
+        return False
+
+
+def test_sockets_that_were_swept_away_are_put_back(tmp_path: Path) -> None:
+    with Command("train", *SLOW, "--max-staleness", "1000", "--json", cwd=tmp_path) as train:
+        url, name = train.how_to_join()
+        socket = Path(url.removeprefix("unix://"))
+        run = Run(_client(url), name)
+        run.reaches(3)
+        socket.unlink()
+        wait_until(socket.exists, 20, "the embedded server has its socket again")
+        wait_until(lambda: _answers(run.client), 10, "it answers")
+        run.goes_on(40)
+        assert "was removed: starting the embedded server again" in train.err
+        shutil.rmtree(socket.parent)
+        wait_until(socket.exists, 60, "all is put back")
+        wait_until(lambda: _answers(run.client), 10, "it answers")
+        run.goes_on(60)
+        train.send(signal.SIGTERM)
+        assert train.wait(30) == ExitStatus.TERMINATED
+        assert train.summary()["updates"] > 6
+        assert_nothing_left(train, 5)

@@ -1,0 +1,131 @@
+"""Errors that come back in the same way: waited out, and told with cause, remedy and count."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dppo_redis.errors import UnavailableError
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import Client, Patience
+from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.registry import Registry
+from dppo_redis.store.run_store import RunStore
+from learner.leadership.leadership import Leadership
+from ops.fleet.broker import find_server
+from tests.certificates import make_certificates
+from tests.conftest import RedisServer, opened, wait_until
+from tests.e2e.support import free_port
+from tests.integration.actor_side import SLOT, make_actor
+from tests.integration.learner_side import in_background, lead
+from tests.integration.store.test_tls import needs_tls
+
+SOON_S = 0.5
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is told after ten seconds is told sooner."""
+    monkeypatch.setattr("dppo_redis.store.causes._TOLD_AFTER_S", SOON_S)
+
+
+def standing(client: Client, stop: StopRequest) -> str:
+    """What a service tells of an error that comes back, while it goes on waiting."""
+    patience = Patience(stop)
+    with in_background(lambda: patience.call("ping", client.ping), stop) as waiting:
+        wait_until(lambda: waiting.done() or patience.recurrence.text != "", 10, "it is told")
+        assert not waiting.done(), waiting.exception()
+        return patience.recurrence.text
+
+
+@needs_tls
+def test_a_port_for_tls_is_recognised_and_waited_for(tmp_path: Path, stop: StopRequest) -> None:
+    port = free_port()
+    server = RedisServer(find_server(), *make_certificates(tmp_path).server_arguments(port, mutual=True))
+    try:
+        server.start()
+        with opened(f"redis://127.0.0.1:{port}") as client:
+            told = standing(client, stop)
+    finally:
+        server.close()
+    assert f"127.0.0.1:{port} speaks TLS: use rediss://" in told
+    assert "times the same" in told
+
+
+def test_a_socket_that_was_swept_away_is_named(
+    private_server: RedisServer, private_client: Client, stop: StopRequest
+) -> None:
+    private_client.connection_pool.disconnect()
+    Path(private_server.url.removeprefix("unix://")).unlink()
+    assert "the socket file of the server is gone" in standing(private_client, stop)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="needs a user other than root: root may open every socket")
+def test_the_socket_of_another_user_is_named(
+    private_server: RedisServer, private_client: Client, stop: StopRequest
+) -> None:
+    private_client.connection_pool.disconnect()
+    Path(private_server.url.removeprefix("unix://")).chmod(0)
+    assert "another user" in standing(private_client, stop)
+
+
+def test_a_server_without_a_free_slot_is_named_and_used_once_there_is_one(
+    private_server: RedisServer, private_client: Client, stop: StopRequest
+) -> None:
+    private_client.config_set("maxclients", 1)
+    patience = Patience(stop)
+    with (
+        opened(private_server.url, "late") as late,
+        in_background(lambda: patience.call("ping", late.ping), stop) as waiting,
+    ):
+        wait_until(lambda: patience.recurrence.text != "", 10, "it is told")
+        assert "maxclients" in patience.recurrence.text
+        private_client.config_set("maxclients", 100)
+        assert waiting.result(5)
+    assert patience.recurrence.text == ""
+
+
+def test_a_command_that_gives_up_says_cause_and_remedy(stop: StopRequest) -> None:
+    with (
+        opened("unix:///nowhere/redis.sock") as client,
+        pytest.raises(UnavailableError, match="Remedy: start"),
+    ):
+        Patience(stop, deadline_s=0.2).call("ping", client.ping)
+
+
+@pytest.fixture
+def limited(private_client: Client, keys: RunKeys, stop: StopRequest) -> Leadership:
+    """A run whose weights are larger than what the server sends."""
+    leadership = lead(private_client, keys, stop)
+    private_client.hset(keys.weights, mapping={"version": 2, "blob": bytes(3_000_000)})
+    private_client.config_set("client-output-buffer-limit", "normal 1mb 0 0")
+    return leadership
+
+
+def test_an_actor_that_cannot_fetch_the_weights_says_so_in_its_report(
+    limited: Leadership, private_server: RedisServer, private_client: Client, keys: RunKeys, stop: StopRequest
+) -> None:
+    del limited
+    with opened(private_server.url, "actor") as client:
+        actor = make_actor(client, keys, stop)
+        with in_background(actor.run, stop) as running:
+            wait_until(lambda: running.done() or actor.stats.last_error != "", 10, "it is told")
+            actor.beat(Registry(private_client, keys))  # as the watchdog does
+    report = Registry(private_client, keys).living()[SLOT]
+    assert "waiting to fetch weights" in report["last_error"]
+    assert "client-output-buffer-limit" in report["last_error"]
+
+
+def test_the_keeper_goes_on_though_it_cannot_read_the_weights_again(
+    limited: Leadership, private_client: Client, keys: RunKeys
+) -> None:
+    from tests.integration.learner_side import make_keeper
+
+    keeper = make_keeper(private_client, keys, limited)
+    limited.publisher.publish(
+        {"large": np.zeros(600_000, np.float32)}, update=1, trained_steps=0, env_steps=0
+    )
+    for _ in range(3):
+        keeper.tick()
+    assert RunStore(private_client, keys).status()["version"] == "3"
