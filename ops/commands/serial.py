@@ -19,10 +19,17 @@ from learner.warm_start import check_before_start
 from ops.fleet.run_directory import check, choose, claim, prepare, write_summary
 from ops.options import SerialOptions, read_options
 from ops.screens.curve import plot_run
-from ops.screens.tables import derived_table, make_console, progress_stream, summary_table
+from ops.screens.tables import (
+    derived_table,
+    make_console,
+    progress_of_first_rollouts,
+    progress_stream,
+    summary_table,
+)
 from ops.serial import Serial, make_serial
 from workers.watchdog import Watchdog
 
+_LINE_PERIOD_S = 2.0
 _log = logging.getLogger("dppo")
 
 
@@ -52,7 +59,11 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
     failure: DppoError | None = None
     try:
         with Watchdog(
-            serial.sampling.calls, config.env_timeout_s, stop, stopped_status=ExitStatus.INTERRUPTED
+            serial.sampling.calls,
+            config.env_timeout_s,
+            stop,
+            stopped_status=ExitStatus.INTERRUPTED,
+            meanwhile=FirstRollouts(serial, planned.derived.rollout_steps).show,
         ):
             serial.run()
     except DppoError as error:
@@ -62,6 +73,32 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
     serial.save()
     wall_s = time.monotonic() - started
     return _conclude(serial, directory.run, failure, wall_s, json_wanted=options.json)
+
+
+class FirstRollouts:
+    """Says how far the rollouts of the first update are, where they take long. For the watchdog's thread."""
+
+    def __init__(self, serial: Serial, rollout_steps: int) -> None:
+        self._serial = serial
+        self._rollout_steps = rollout_steps
+        self._began: float | None = None  # monotonic, of the first step
+        self._next = time.monotonic() + _LINE_PERIOD_S
+
+    def show(self) -> None:
+        """One line, every other second until the first update."""
+        sampling, now = self._serial.sampling, time.monotonic()
+        done = sampling.whole_rollouts * self._rollout_steps + sampling.steps_done()
+        if done and self._began is None:
+            self._began = now
+        if self._serial.training.progress.update or now < self._next:
+            return
+        self._next = now + _LINE_PERIOD_S
+        length = sampling.wanted_rollouts * self._rollout_steps
+        self._serial.console.print(
+            progress_of_first_rollouts(done, length, now - (self._began or now)),
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _conclude(
