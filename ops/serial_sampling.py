@@ -12,7 +12,7 @@ from dppo_redis.errors import EnvironmentBrokenError, StoppedError, WireError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.lock_step import LockStep, seed_boot
-from dppo_redis.protocol.pacing import batch_is_full
+from dppo_redis.protocol.pacing import batch_is_full, rollouts_missing
 from dppo_redis.protocol.rollout import Rollout, validate
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.service.shutdown import StopRequest
@@ -28,6 +28,12 @@ class Sampling(Protocol):
 
     trouble: Trouble  # what went wrong with the environments
     calls: CallClock  # how long they take; for a watchdog
+    whole_rollouts: int  # of the batch that is sampled now
+    wanted_rollouts: int  # of a batch, about
+
+    def steps_done(self) -> int:
+        """Steps of the rollout that is sampled now, from any thread; a whole one has T."""
+        ...
 
     def collect(self, policy: ActingPolicy, stop: StopRequest) -> list[Rollout]:
         """The rollouts of one batch; all but the last are copies, use that one before the next call.
@@ -100,6 +106,11 @@ class PatientCollector:
                 return rollout
         raise StoppedError("stopped between two rollouts")
 
+    def steps_done(self) -> int:
+        """Of the running or last rollout."""
+        collector = self._collector
+        return 0 if collector is None else collector.steps_done
+
     def close(self) -> None:
         """Free the environments; others are built when a rollout is wanted."""
         if self._collector is not None:
@@ -115,6 +126,9 @@ class OneCollector:
         builds, chosen = itertools.count(), Chosen()
         self.trouble, self.calls = Trouble(), CallClock()
         self._batch_steps = batch_steps
+        self.whole_rollouts = 0
+        rows = description.spec.rollout_steps * description.join.envs_per_actor
+        self.wanted_rollouts = rollouts_missing(0, rows, batch_steps)
         self._collector = PatientCollector(
             description,
             lambda _: build_collector(
@@ -133,11 +147,15 @@ class OneCollector:
     def collect(self, policy: ActingPolicy, stop: StopRequest) -> list[Rollout]:
         rollouts: list[Rollout] = []
         while True:
+            self.whole_rollouts = len(rollouts)
             rollout = self._collector.collect(policy, stop)
             rollouts.append(rollout)
             if batch_is_full(sum(r.steps for r in rollouts), rollout.steps, self._batch_steps):
                 return rollouts
             rollouts[-1] = _copy(rollout)
+
+    def steps_done(self) -> int:
+        return self._collector.steps_done()
 
     def close(self) -> None:
         self._collector.close()
@@ -151,6 +169,8 @@ class LockStepFleet:
         self._plan = plan
         self._update: int | None = None
         chosen = Chosen()
+        self.whole_rollouts = 0
+        self.wanted_rollouts = plan.actors * plan.rollouts
 
         def build(slot: int, failures: int) -> Collector:
             boot = seed_boot(self._update or 0)
@@ -164,11 +184,15 @@ class LockStepFleet:
         if self._plan.starts_anew(policy.weights.update, self._update):
             self.close()
         self._update = policy.weights.update
-        return [
-            _copy(collector.collect(policy, stop))
-            for collector in self._collectors
-            for _ in range(self._plan.rollouts)
-        ]
+        rollouts: list[Rollout] = []
+        for collector in self._collectors:
+            for _ in range(self._plan.rollouts):
+                self.whole_rollouts = len(rollouts)
+                rollouts.append(_copy(collector.collect(policy, stop)))
+        return rollouts
+
+    def steps_done(self) -> int:
+        return self._collectors[self.whole_rollouts // self._plan.rollouts].steps_done()
 
     def close(self) -> None:
         for collector in self._collectors:

@@ -24,10 +24,17 @@ from ops.fleet.beginning import find_beginning
 from ops.fleet.run_directory import RunDirectory, check, claim, prepare, sampling_in
 from ops.options import SerialOptions
 from ops.screens.run_end import keep, status_of_end, tell_again, with_save_checked
-from ops.screens.tables import derived_table, make_console, progress_stream, summary_table
+from ops.screens.tables import (
+    derived_table,
+    make_console,
+    progress_of_first_rollouts,
+    progress_stream,
+    summary_table,
+)
 from ops.serial import Serial, make_serial
 from workers.watchdog import Watchdog
 
+_LINE_PERIOD_S = 2.0
 _ONE_PROCESS = "one process, age "  # as a directory says who sampled
 _log = logging.getLogger("dppo")
 
@@ -81,6 +88,7 @@ def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
         with Watchdog(
             *(serial.sampling.calls, config.env_timeout_s, stop),
             stopped_status=None,
+            meanwhile=FirstRollouts(serial, planned.derived.rollout_steps).show,
             farewell=ending.from_watchdog,
         ):
             serial.run()
@@ -153,3 +161,29 @@ class _Ending:
         if self.as_json:
             print(json.dumps(to_json(summary)), flush=True)
         return status_of_end(summary, serial.stop) if failure is None else failure.exit_status
+
+
+class FirstRollouts:
+    """Says how far the rollouts of the first update are, where they take long. For the watchdog's thread."""
+
+    def __init__(self, serial: Serial, rollout_steps: int) -> None:
+        self._serial = serial
+        self._rollout_steps = rollout_steps
+        self._began: float | None = None  # monotonic, of the first step
+        self._next = time.monotonic() + _LINE_PERIOD_S
+
+    def show(self) -> None:
+        """One line, every other second until the first update."""
+        sampling, now = self._serial.sampling, time.monotonic()
+        done = sampling.whole_rollouts * self._rollout_steps + sampling.steps_done()
+        if done and self._began is None:
+            self._began = now
+        if self._serial.training.progress.update or now < self._next:
+            return
+        self._next = now + _LINE_PERIOD_S
+        length = sampling.wanted_rollouts * self._rollout_steps
+        self._serial.console.print(
+            progress_of_first_rollouts(done, length, now - (self._began or now)),
+            highlight=False,
+            soft_wrap=True,
+        )

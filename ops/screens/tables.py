@@ -97,6 +97,20 @@ def _summary_rows(summary: RunSummary) -> list[tuple[str, str]]:
     return rows
 
 
+def progress_of_first_rollouts(done: int, length: int, seconds: float) -> str:
+    """How far the rollouts of the first update are, `done` steps after so many seconds."""
+    left_s = seconds / done * (length - done) if done else 0.0
+    estimate = f", about {duration(left_s)} left" if done and left_s else ""
+    return f"first rollouts: {done} of {length} steps{estimate}"
+
+
+def duration(seconds: float) -> str:
+    """In words."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 

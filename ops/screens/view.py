@@ -14,7 +14,7 @@ from rich.text import Text
 from dppo_redis.protocol.ledger import Outcome
 from dppo_redis.protocol.reports import LearnerStatus, RunStatus
 from ops.screens.evaluated import describe_trouble
-from ops.screens.tables import make_console, printable
+from ops.screens.tables import duration, make_console, printable, progress_of_first_rollouts
 
 _LINE_PERIOD_S = 2.0
 _STALE_STATUS_S = 5.0
@@ -74,7 +74,7 @@ def _time_left(learner: LearnerStatus) -> str:
     left = learner.budget_steps - learner.trained_steps
     if left <= 0 or learner.steps_per_s_recent <= 0:
         return ""
-    return f"at most {_duration(left / learner.steps_per_s_recent)} left"
+    return f"at most {duration(left / learner.steps_per_s_recent)} left"
 
 
 def first_rollouts(status: RunStatus) -> str:
@@ -88,9 +88,7 @@ def first_rollouts(status: RunStatus) -> str:
         return "no environment steps yet"
     slowest = min(sampling, key=lambda report: (report.rollout_steps_done or 0) / (report.rollout_steps or 1))
     done, length = slowest.rollout_steps_done or 0, slowest.rollout_steps or 1
-    left_s = (slowest.rollout_s or 0.0) / done * (length - done) if done else 0.0
-    estimate = f", about {_duration(left_s)} left" if done else ""
-    return f"first rollouts: {done} of {length} steps{estimate}"
+    return progress_of_first_rollouts(done, length, slowest.rollout_s or 0.0)
 
 
 def _facts(status: RunStatus) -> list[tuple[str, str]]:
@@ -259,12 +257,6 @@ class Screen:
     def print(self, renderable: RenderableType) -> None:
         """Print a table."""
         self.console.print(renderable)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def _two_digits(value: float | None) -> str:

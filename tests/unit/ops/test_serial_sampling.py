@@ -15,7 +15,7 @@ from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.config import EnvValue
 from dppo_redis.protocol.run_plan import plan
 from dppo_redis.service.shutdown import StopRequest
-from ops.screens.tables import make_console
+from ops.screens.tables import make_console, progress_of_first_rollouts
 from ops.serial import make_serial
 from ops.serial_sampling import Sampling, make_sampling
 from tests.factories import make_config, make_policy
@@ -198,3 +198,43 @@ def test_rollouts_that_can_never_be_used_end_it_but_not_as_many_with_good_ones_b
     with pytest.raises(EnvironmentBrokenError, match=r"10 rollouts in a row could not be used.*rewards"):
         trouble.refuse(error)
     assert trouble.refused == 2 * MOST_REFUSED - 1
+
+
+@pytest.mark.parametrize(("lock_step", "wanted"), [(False, 2), (True, 4)])
+def test_how_far_a_batch_is_can_be_seen_from_another_thread(lock_step: bool, wanted: int) -> None:
+    """Looked at before each step: it only rises, up to the steps of all rollouts."""
+    config = make_config(
+        env_id="tests.envs:Terminating-v0",
+        actors=2,
+        envs_per_actor=2,
+        rollout_steps=5,
+        lock_step=lock_step,
+        ppo={"batch_steps": 40 if lock_step else 20},
+    )
+    description = describe(config)
+    sampling = make_sampling(config, description)
+    seen: list[int] = []
+
+    class Looking(StopRequest):
+        @property
+        def requested(self) -> bool:
+            seen.append(sampling.whole_rollouts * 5 + sampling.steps_done())
+            return False
+
+    sampling.collect(make_policy(description.spec), Looking())
+    sampling.close()
+    assert sampling.wanted_rollouts == wanted
+    assert set(range(5 * wanted)) <= set(seen)
+    assert sampling.whole_rollouts == wanted - 1
+
+
+@pytest.mark.parametrize(
+    ("done", "length", "seconds", "shown"),
+    [
+        (12, 64, 5.77, "12 of 64 steps, about 25 s left"),
+        (0, 64, 3.0, "0 of 64 steps"),
+        (5, 605, 1.0, "2 min 0 s"),
+    ],
+)
+def test_progress_of_the_first_rollouts(done: int, length: int, seconds: float, shown: str) -> None:
+    assert shown in progress_of_first_rollouts(done, length, seconds)
