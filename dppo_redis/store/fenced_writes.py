@@ -78,6 +78,11 @@ class FencedWrites:
         outcome, found, value = cast(list[Any], answer)
         return LeaseAnswer(outcome.decode(), int(found), *read_lease(value), value)
 
+    def keep(self, owner: str, ttl_ms: int, epoch: int) -> None:
+        """Prolong the lease where it is still ours in this epoch; else nothing. Needs no lock."""
+        keys = [self._keys.lease, self._keys.epoch]
+        self._acquire(keys=keys, args=[owner, ttl_ms, epoch, epoch, 0, next(self._beats), b""])
+
     def release(self, owner: str) -> None:
         """Hand the lease back, if it is still ours."""
         self.acquire(owner, ttl_ms=0, epoch=0, floor=0)

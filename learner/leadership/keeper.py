@@ -63,6 +63,8 @@ class Keeper:
         with suppress(EpochMissingError):  # wiped since the renewal: the next round takes a new epoch
             self.tick()
         self._thread.start()
+        keep_alive, closing = self._leadership.lease.keep_alive, self._closing
+        threading.Thread(target=keep_alive, args=(closing,), name="lease", daemon=True).start()
 
     def check(self) -> None:
         """Raise what ended the keeper: FencedError, ConfigurationError where Redis refuses, or a defect."""

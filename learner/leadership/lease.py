@@ -6,12 +6,13 @@ A renewal holds the fence's lock: a new epoch, its lineage and the weights under
 """
 
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from dppo_redis.errors import FencedError, LeaseHeldError, StoppedError
+from dppo_redis.errors import ConfigurationError, FencedError, LeaseHeldError, StoppedError
 from dppo_redis.protocol.lineage import Lineage
 from dppo_redis.service.renewal import Answer, HolderWatch, Look
 from dppo_redis.service.shutdown import StopRequest
@@ -24,6 +25,7 @@ from learner.leadership.reserved_versions import ReservedVersions
 
 LEASE_TTL_S = 5.0
 _POLL_S = 0.2
+_KEEP_S = 1.0
 _log = logging.getLogger("dppo")
 T = TypeVar("T")
 
@@ -78,6 +80,18 @@ class Lease:
             if epoch is not None:
                 self._adopt(epoch)
                 self._weights.republish()
+
+    def keep_alive(self, closing: threading.Event) -> None:
+        """A thread of its own: prolong the lease while somebody else holds the fence's lock for long.
+
+        On a slow link weights take longer to publish than a lease lasts. The epoch never changes here.
+        """
+        while not closing.wait(_KEEP_S):
+            if self._fence.lock.acquire(blocking=False):
+                self._fence.lock.release()  # the keeper can renew it
+                continue
+            with suppress(TransientError, ConfigurationError), translated():
+                self._fence.writes.keep(self.owner, int(1000 * LEASE_TTL_S), self._fence.epoch)
 
     def confirm(self) -> None:
         """Ask whether this learner still leads; where Redis does not answer no other can.

@@ -3,7 +3,8 @@
 -- The lease holds "owner beat", another beat after each renewal: a taker that saw one value stand still for
 -- the whole time to live, by its own clock, may replace exactly that value. The server's clock may have been set.
 -- KEYS: lease, epoch.  ARGV: owner, ttl in ms (0 hands back), own epoch (0 before the first), floor,
--- how far a new epoch lies above all known, beat, value that stood still ('' where none did).
+-- how far a new epoch lies above all known (0: only keep what one has), beat, value that stood still
+-- ('' where none did).
 -- Returns {outcome, epoch, value of the lease}; outcome: acquired, held, busy, fenced, released.
 local owner, ttl = ARGV[1], tonumber(ARGV[2])
 local mine, floor = tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -22,6 +23,7 @@ if holder and holder ~= owner and dead ~= '' and value == dead then holder = fal
 if holder and holder ~= owner then
   return {mine > 0 and 'fenced' or 'busy', epoch, value}
 end
+if step == 0 and not (holder == owner and epoch == mine) then return {'busy', epoch, value or ''} end
 if mine > 0 and epoch > mine and holder == owner then -- acquired already: the reply was lost
   redis.call('SET', KEYS[1], fresh, 'PX', ttl)
   return {'acquired', epoch, fresh}

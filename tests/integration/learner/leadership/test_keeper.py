@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from dppo_redis.errors import FencedError
+from dppo_redis.errors import FencedError, LeaseHeldError
 from dppo_redis.protocol.ledger import Ledger
 from dppo_redis.protocol.pacing import FleetPacing
 from dppo_redis.protocol.report_fields import from_fields
@@ -44,6 +44,30 @@ class TestKeeperThread:
             assert isinstance(failed(keeper), FencedError)
         finally:
             keeper.close()
+
+    def test_the_lease_is_kept_while_a_publication_takes_longer_than_it_lasts(
+        self, client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        """On a slow link: who publishes holds the lock, and the keeper waits for it."""
+        leadership = lead(client, keys, stop, owner="slow")
+        keeper = make_keeper(client, keys, leadership)
+        keeper.start()
+        second = leadership_of(client, keys, stop, owner="learner-2")
+        try:
+            with leadership.fence.lock, pytest.raises(LeaseHeldError, match="slow"):
+                second.lease.acquire(known_epoch=0, update=0)
+            keeper.check()
+        finally:
+            keeper.close()
+
+    def test_what_keeps_a_lease_never_takes_one(
+        self, client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        leadership = lead(client, keys, stop)
+        for change in (lambda: client.delete(keys.lease), lambda: client.set(keys.epoch, 7)):
+            change()
+            leadership.fence.writes.keep(leadership.lease.owner, 5000, leadership.fence.epoch)
+            assert client.get(keys.lease) is None
 
     def test_the_keeper_never_ends_unnoticed(self, client: Client, keys: RunKeys, stop: StopRequest) -> None:
         leadership = lead(client, keys, stop)
