@@ -5,10 +5,12 @@ import csv
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -178,6 +180,25 @@ def test_it_is_finished_by_its_target_else_by_its_budget(
     train(training)
     training.judge(env_steps=4 * STEPS)
     assert training.finished == finished
+
+
+def test_ten_updates_in_which_nothing_is_learnt_are_an_alarm_in_the_status(
+    make: Make, tmp_path: Path
+) -> None:
+    """The square of 1e30 is no float32: not one gradient is finite."""
+    training = make(tmp_path)
+    alarms = []
+    for _ in range(11):
+        rollout = make_rollout(SPEC)
+        training.train([replace(rollout, rewards=rollout.rewards * np.float32(1e30))], [0], 0.0)
+        alarms.append(status_of(training, "", "").alarm)
+    assert alarms[:9] == [""] * 9
+    assert all(alarm.startswith("nothing is learnt") for alarm in alarms[9:])
+    assert any(text.startswith("nothing is learnt") for text in status_of(training, "", "").warnings)
+    assert status_of(training, "the intake's", "").alarm == "the intake's"
+    train(training)
+    assert status_of(training, "", "").alarm == ""
+    assert any(text.startswith("nothing is learnt") for text in training.warnings.texts)
 
 
 def due_updates(training: Training, updates: int = 4) -> list[int]:

@@ -73,6 +73,7 @@ class TestFields:
             "update trained_steps env_steps train_s return_mean episodes evaluation_return evaluation_steps "
             "staleness_mean staleness_max version wait_s update_s policy_loss value_loss entropy approx_kl "
             "clip_fraction explained_variance ratio_error learning_rate gradient_steps skipped_steps "
+            "outlier_observations outlier_rewards "
             "drift_ratio drift_kl drift_clip_fraction drift_effective_share drift_by_staleness"
         )
 
