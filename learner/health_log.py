@@ -8,7 +8,6 @@ import logging
 from collections import defaultdict, deque
 from dataclasses import dataclass
 
-from dppo_redis.protocol.run_warnings import RunWarnings
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.service.logs import Rarely
 from learner.ppo.health import LONGEST_WINDOW, RULES, Rule
@@ -32,6 +31,26 @@ class _Sign:
         if self.updates == 1:
             return f"update {update}"
         return f"{self.updates} updates from {self.first} to {update}"
+
+
+class RunWarnings:
+    """The newest text of each kind, in the order in which the kinds were first seen."""
+
+    def __init__(self) -> None:
+        self._by_kind: dict[str, str] = {}
+
+    def add(self, kind: str, text: str) -> None:
+        """Say `text`; it replaces an earlier one of the same kind."""
+        self._by_kind[kind] = text
+
+    def withdraw(self, kind: str) -> None:
+        """What was said of this kind is no longer so."""
+        self._by_kind.pop(kind, None)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All of them."""
+        return tuple(self._by_kind.values())
 
 
 class HealthLog:

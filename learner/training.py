@@ -14,11 +14,10 @@ from dppo_redis.protocol.config import CheckpointConfig, RunConfig
 from dppo_redis.protocol.lock_step import LockStep
 from dppo_redis.protocol.reports import Evaluation, UpdateRecord
 from dppo_redis.protocol.rollout import Rollout
-from dppo_redis.protocol.run_warnings import RunWarnings
 from learner.checkpoint import Checkpoints, Snapshot, is_milestone
 from learner.clock import RecentRate, TrainingClock, WaitMeter
 from learner.goal import Finished, Goal, judge_goal
-from learner.health_log import HealthLog
+from learner.health_log import HealthLog, RunWarnings
 from learner.malloc import naming_memory_settings
 from learner.metrics import MetricsFiles, make_record
 from learner.ppo.batch import stack

@@ -10,9 +10,9 @@ from dppo_redis.errors import EnvironmentBrokenError, StoppedError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.config import EvaluationConfig
 from dppo_redis.protocol.reports import Evaluation
-from dppo_redis.protocol.run_warnings import RunWarnings
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.service.shutdown import StopRequest
+from learner.health_log import RunWarnings
 from ops.screens.evaluated import describe_cut
 from workers.episodes import EpisodePlayer
 from workers.watchdog import CallClock

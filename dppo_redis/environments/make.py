@@ -1,6 +1,5 @@
 """Builds environments. The only user of `gymnasium.make`; refuses what is unsupported, by name."""
 
-import ast
 import logging
 import multiprocessing
 import warnings
@@ -19,10 +18,11 @@ from dppo_redis.environments.failures import is_final
 from dppo_redis.environments.normalisers import refuse_normalisers
 from dppo_redis.environments.numbering import LOOK, CopyNumber
 from dppo_redis.environments.plain import PlainEnvironment, copy_innermost
+from dppo_redis.environments.wrappers import wrap
 from dppo_redis.errors import ConfigurationError, DppoError, EnvironmentBrokenError
 from dppo_redis.protocol.spec import EnvironmentSource
 from dppo_redis.service.manners import keeping_manners
-from dppo_redis.service.plugins import first_line, import_module_of, import_named
+from dppo_redis.service.plugins import first_line, import_module_of
 from dppo_redis.spaces.environment_spaces import describe_spaces
 
 Vectorization = Literal["auto", "sync", "async"]
@@ -51,7 +51,7 @@ def make_single(source: EnvironmentSource, number: CopyNumber = LOOK) -> gymnasi
             if source.wrappers or not _OF_GYMNASIUM.issuperset(_layers(env)):
                 env = copy_innermost(env)
             for wrapper in source.wrappers:
-                env = _wrap(env, wrapper)
+                env = wrap(env, wrapper)
         except DppoError:
             close_quietly(env)
             raise
@@ -85,41 +85,6 @@ def _layers(env: gymnasium.Env[Any, Any]) -> Iterator[type[Any]]:
     while isinstance(env, gymnasium.Wrapper):
         yield type(env)
         env = env.env
-
-
-def _wrap(env: gymnasium.Env[Any, Any], text: str) -> gymnasium.Env[Any, Any]:
-    """Apply one wrapper: `Name`, `Name(key=value)` of gymnasium.wrappers, or `module:Name(...)`."""
-    name, arguments = _parse_wrapper(text)
-    wrapper = import_named(name if ":" in name else f"gymnasium.wrappers:{name}", "wrappers")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            wrapped = wrapper(env, **arguments)
-        if not isinstance(wrapped, gymnasium.Env):
-            raise TypeError(f"it answered a {type(wrapped).__name__}, not an environment")
-    except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
-        final = ":" not in name or isinstance(error, TypeError) or is_final(error)
-        raise (ConfigurationError if final else EnvironmentBrokenError)(
-            f"wrappers: {text} cannot be applied: {type(error).__name__}: {first_line(error)}"
-        ) from error
-    refuse_normalisers(wrapped, f"wrappers: {text}")
-    return wrapped
-
-
-def _parse_wrapper(text: str) -> tuple[str, dict[str, Any]]:
-    name, bracket, _ = text.partition("(")
-    if not bracket:
-        return text.strip(), {}
-    try:
-        call = ast.parse(f"f({text.removeprefix(name + '(')}", mode="eval").body
-        named = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args
-        if not isinstance(call, ast.Call) or not named or any(k.arg is None for k in call.keywords):
-            raise ValueError("arguments are given by name")
-        return name.strip(), {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError) as error:
-        raise ConfigurationError(
-            f"wrappers: {text!r} is not Name(key=value, ...) with plain values: {first_line(error)}"
-        ) from error
 
 
 def make_vector(

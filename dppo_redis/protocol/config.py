@@ -12,7 +12,7 @@ import tyro
 from pydantic import Field, field_validator, model_validator
 
 from dppo_redis.errors import ConfigurationError
-from dppo_redis.service.settings import Section, Switch
+from dppo_redis.protocol.settings import Section, Switch
 
 
 def _read_value(words: list[str]) -> Any:

@@ -5,13 +5,11 @@ names of two reports may mean different things. Nothing outside this file reads 
 `report_fields.py` writes and reads them all, `run_status.py` finds them in Redis.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated
 
 from dppo_redis.protocol.ledger import Ledger, Outcome
-from dppo_redis.protocol.report_fields import Told, from_fields, names
+from dppo_redis.protocol.report_fields import Told
 
 
 @dataclass(frozen=True)
@@ -272,37 +270,3 @@ class PolicyScore:
     episodes: int  # played
     update: int  # of the weights that played
     trained_steps: Annotated[int, Told("steps")]  # of the weights that played
-
-
-@dataclass(frozen=True)
-class RunStatus:
-    """A run at one moment, as an operator sees it."""
-
-    run: str
-    fields: Mapping[str, str]  # of the status hash, as they are stored
-    control: Control
-    ledger: Ledger
-    evaluation: Evaluation | None  # the newest complete one
-    actor_fields: Mapping[int, Mapping[str, str]]  # of the living actors by slot, as they are stored
-    age_s: float | None  # of the status hash; None when there is none
-    evaluator: EvaluatorReport = EvaluatorReport()
-
-    @cached_property
-    def learner(self) -> LearnerStatus:
-        """What the loop reported."""
-        return from_fields(LearnerStatus, self.fields)
-
-    @cached_property
-    def keeper(self) -> KeeperStatus:
-        """What the keeper added."""
-        return from_fields(KeeperStatus, self.fields)
-
-    @cached_property
-    def actors(self) -> dict[int, ActorReport]:
-        """What the living actors reported, by slot."""
-        return {slot: from_fields(ActorReport, report) for slot, report in self.actor_fields.items()}
-
-    @property
-    def books(self) -> BooksSummary:
-        """All counted at one moment, so that they add up."""
-        return BooksSummary(**{name: getattr(self.keeper, name) for name in names(BooksSummary)})

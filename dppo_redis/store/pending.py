@@ -7,13 +7,13 @@ again after a flap of the network leaves the count alone, so that flaps cost no 
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, cast
 
 from dppo_redis.service.logs import Rarely
 from dppo_redis.store.client import Client
-from dppo_redis.store.entry import Entry
 from dppo_redis.store.keys import CONSUMER, GROUP
 from dppo_redis.store.scripts import source
 
@@ -21,6 +21,15 @@ POISON_DEATHS = 3  # processes that one entry may kill; then it is refused unope
 LOOK_FOR_SKIPPED_S = 2.0
 _PAGE = 1000
 _log = logging.getLogger("dppo")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`fields` is empty when it was trimmed meanwhile."""
+
+    id: bytes
+    fields: Mapping[bytes, bytes]
+    deaths: int = 0  # learner processes that ended with it in hand, before one has opened it unharmed
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from dppo_redis.store.client import (
     pack,
     replies,
 )
-from dppo_redis.store.entry import Entry as Entry
 from dppo_redis.store.keys import CONSUMER, GROUP, RunKeys
+from dppo_redis.store.pending import Entry as Entry
 from dppo_redis.store.pending import PendingEntries
 from dppo_redis.store.run_store import ROLLOUT_STEPS, read_rollout_steps
 from dppo_redis.store.scripts import source

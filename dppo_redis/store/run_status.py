@@ -1,17 +1,62 @@
 """A run's status, read from the same keys that redis-cli reads."""
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import redis
 
 from dppo_redis.protocol.ledger import Ledger
-from dppo_redis.protocol.report_fields import from_fields
-from dppo_redis.protocol.reports import KeeperStatus, RunStatus
+from dppo_redis.protocol.report_fields import from_fields, names
+from dppo_redis.protocol.reports import (
+    ActorReport,
+    BooksSummary,
+    Control,
+    Evaluation,
+    EvaluatorReport,
+    KeeperStatus,
+    LearnerStatus,
+)
 from dppo_redis.store.client import Client
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.registry import Registry
 from dppo_redis.store.run_store import RunStore
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """A run at one moment, as an operator sees it."""
+
+    run: str
+    fields: Mapping[str, str]  # of the status hash, as they are stored
+    control: Control
+    ledger: Ledger
+    evaluation: Evaluation | None  # the newest complete one
+    actor_fields: Mapping[int, Mapping[str, str]]  # of the living actors by slot, as they are stored
+    age_s: float | None  # of the status hash; None when there is none
+    evaluator: EvaluatorReport = field(default_factory=EvaluatorReport)
+
+    @cached_property
+    def learner(self) -> LearnerStatus:
+        """What the loop reported."""
+        return from_fields(LearnerStatus, self.fields)
+
+    @cached_property
+    def keeper(self) -> KeeperStatus:
+        """What the keeper added."""
+        return from_fields(KeeperStatus, self.fields)
+
+    @cached_property
+    def actors(self) -> dict[int, ActorReport]:
+        """What the living actors reported, by slot."""
+        return {slot: from_fields(ActorReport, report) for slot, report in self.actor_fields.items()}
+
+    @property
+    def books(self) -> BooksSummary:
+        """All counted at one moment, so that they add up."""
+        return BooksSummary(**{name: getattr(self.keeper, name) for name in names(BooksSummary)})
 
 
 def read_status(client: Client, keys: RunKeys) -> RunStatus:

@@ -16,8 +16,7 @@ from dppo_redis.protocol.sequence_numbers import Marks
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.protocol.wire import checksum
 from dppo_redis.service.event_log import NO_HISTORY, History
-from dppo_redis.store.entry import Entry
-from dppo_redis.store.pending import POISON_DEATHS
+from dppo_redis.store.pending import POISON_DEATHS, Entry
 from dppo_redis.store.rollout_stream import parse_header
 from learner.intake.batch_rule import BatchRule
 from learner.intake.decoder import RolloutDecoder

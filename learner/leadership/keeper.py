@@ -16,12 +16,12 @@ from dppo_redis.protocol.ledger import Balance, Outcome
 from dppo_redis.protocol.pacing import FleetPacing, Pace, backlog_fresh, valve_bytes, valve_excess
 from dppo_redis.protocol.report_fields import from_fields, to_fields
 from dppo_redis.protocol.reports import ActorReport, KeeperStatus, LearnerStatus
-from dppo_redis.protocol.run_warnings import RunWarnings
 from dppo_redis.service.logs import Rarely
 from dppo_redis.store.causes import Recurrence
 from dppo_redis.store.client import TransientError, translated
 from dppo_redis.store.fenced_writes import EpochMissingError
 from dppo_redis.store.registry import Registry
+from learner.health_log import RunWarnings
 from learner.leadership.leadership import Leadership
 from learner.leadership.roll_call import RollCall
 from learner.leadership.spare_batch import SpareBatch

@@ -12,7 +12,7 @@ from dppo_redis.errors import FencedError
 from dppo_redis.protocol.lineage import VersionsUsed
 from dppo_redis.protocol.weights import Weights
 from dppo_redis.service.event_log import arrays_digest
-from dppo_redis.store.run_store import Vitals
+from dppo_redis.store.healable_keys import Vitals
 from learner.leadership.fence import Fence
 from learner.leadership.reserved_versions import ReservedVersions
 from learner.leadership.weights_watch import WeightsWatch

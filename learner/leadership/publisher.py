@@ -15,14 +15,8 @@ from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.protocol.weights import Weights
 from dppo_redis.service.logs import Rarely
 from dppo_redis.spaces.observations import FloatArray
-from dppo_redis.store.run_store import (
-    ROLLOUT_STEPS,
-    RUN,
-    STOP,
-    list_run,
-    read_vitals,
-    remove_foreign_types,
-)
+from dppo_redis.store.healable_keys import read_vitals, remove_foreign_types
+from dppo_redis.store.run_store import ROLLOUT_STEPS, RUN, STOP, list_run
 from learner.leadership.fence import Fence
 from learner.leadership.lease import Lease
 from learner.leadership.published_weights import PublishedWeights

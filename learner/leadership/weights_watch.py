@@ -2,8 +2,8 @@
 
 from dppo_redis.protocol.weights import Weights
 from dppo_redis.store.client import Client
+from dppo_redis.store.healable_keys import Vitals, read_blob_digest
 from dppo_redis.store.keys import RunKeys
-from dppo_redis.store.run_store import Vitals, read_blob_digest
 
 _LARGEST_BLOB_READ = 4 * 2**20
 _LOOKS_PER_LARGE_READ = 30

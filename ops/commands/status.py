@@ -8,13 +8,12 @@ from typing import Any
 
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.protocol.report_fields import to_json
-from dppo_redis.protocol.reports import RunStatus
 from dppo_redis.service.arguments import parse_arguments
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import INTERACTIVE_PATIENCE_S, Patience, connect
 from dppo_redis.store.credentials import Role, find_url
 from dppo_redis.store.keys import RunKeys
-from dppo_redis.store.run_status import read_status
+from dppo_redis.store.run_status import RunStatus, read_status
 from dppo_redis.store.run_store import only_run
 from ops.screens.evaluated import describe_trouble, last_evaluation
 from ops.screens.tables import make_console
@@ -35,7 +34,7 @@ class StatusOptions:
 
 def status_json(status: RunStatus) -> dict[str, Any]:
     """One JSON object."""
-    evaluation = last_evaluation(status)
+    evaluation = last_evaluation(status.evaluator, status.evaluation)
     trouble = describe_trouble(status.evaluator, status.evaluation)
     return {
         "run": status.run,

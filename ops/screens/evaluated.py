@@ -1,7 +1,7 @@
 """How the evaluations of a run went, for screens and summaries. Pure."""
 
 from dppo_redis.protocol.report_fields import from_json
-from dppo_redis.protocol.reports import Evaluation, EvaluatorReport, RunStatus
+from dppo_redis.protocol.reports import Evaluation, EvaluatorReport
 
 
 def cut_evaluation(report: EvaluatorReport) -> Evaluation | None:
@@ -12,11 +12,14 @@ def cut_evaluation(report: EvaluatorReport) -> Evaluation | None:
         return None
 
 
-def last_evaluation(status: RunStatus) -> Evaluation | None:
-    """What the last evaluation came to: None where it failed, marked where it was cut."""
-    if status.evaluator.error:
+def last_evaluation(report: EvaluatorReport, newest: Evaluation | None) -> Evaluation | None:
+    """What the last evaluation came to: None where it failed, marked where it was cut.
+
+    `newest` is the newest complete one.
+    """
+    if report.error:
         return None
-    return cut_evaluation(status.evaluator) or status.evaluation
+    return cut_evaluation(report) or newest
 
 
 def describe_trouble(report: EvaluatorReport, newest: Evaluation | None) -> str:

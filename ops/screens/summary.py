@@ -7,9 +7,10 @@ from pathlib import Path
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.ledger import Ledger
-from dppo_redis.protocol.reports import BooksSummary, Control, RunStatus, RunSummary, StalenessSummary
+from dppo_redis.protocol.reports import BooksSummary, Control, RunSummary, StalenessSummary
 from dppo_redis.store.client import TransientError, translated
 from dppo_redis.store.registry import Registry
+from dppo_redis.store.run_status import RunStatus
 from dppo_redis.store.run_store import RUN, RunStore
 from ops.screens.evaluated import describe_missing, describe_trouble, last_evaluation
 from ops.screens.watch import Watch
@@ -48,7 +49,7 @@ def _of_status(status: RunStatus, config: RunConfig, run_dir: Path, wall_s: floa
         version=keeper.version,
         return_mean=evaluation.return_mean if evaluation else None,
         return_episodes=evaluation.episodes if evaluation else 0,
-        evaluation=last_evaluation(status),
+        evaluation=last_evaluation(status.evaluator, status.evaluation),
         evaluations=status.evaluator.evaluations,
         target_step=status.control.target_step,
         train_return_mean=learner.return_mean,

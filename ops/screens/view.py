@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dppo_redis.protocol.ledger import Outcome
-from dppo_redis.protocol.reports import LearnerStatus, RunStatus
+from dppo_redis.protocol.reports import LearnerStatus
+from dppo_redis.store.run_status import RunStatus
 from ops.screens.evaluated import describe_trouble
 from ops.screens.tables import duration, make_console, printable, progress_of_first_rollouts
 

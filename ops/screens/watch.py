@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
-from dppo_redis.protocol.reports import ActorReport, EvaluatorReport, RunStatus
+from dppo_redis.protocol.reports import ActorReport, EvaluatorReport
 from dppo_redis.service.logs import Rarely
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.causes import Recurrence
 from dppo_redis.store.client import Client, TransientError, translated
-from dppo_redis.store.run_status import read_status
+from dppo_redis.store.run_status import RunStatus, read_status
 from dppo_redis.store.run_store import STOP, RunStore
 from ops.fleet.last_words import last_words
 from ops.fleet.render import ACTORS, EVALUATOR, LEARNER

@@ -16,15 +16,9 @@ from dppo_redis.environments.inspect import describe, spaces_of
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.ledger import Ledger
 from dppo_redis.protocol.report_fields import from_whole_fields
-from dppo_redis.protocol.reports import (
-    BooksSummary,
-    Control,
-    Evaluation,
-    RunStatus,
-    RunSummary,
-    StalenessSummary,
-)
+from dppo_redis.protocol.reports import BooksSummary, Control, Evaluation, RunSummary, StalenessSummary
 from dppo_redis.protocol.run_plan import plan
+from dppo_redis.store.run_status import RunStatus
 from ops.fleet.broker import find_server
 from ops.screens.tables import derived_table, make_console, summary_table
 from ops.screens.view import plain_line, render

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from dppo_redis.protocol.reports import ActorReport, LearnerStatus, RunStatus
+from dppo_redis.protocol.reports import ActorReport, LearnerStatus
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.registry import Registry
-from dppo_redis.store.run_status import read_status
+from dppo_redis.store.run_status import RunStatus, read_status
 from dppo_redis.store.run_store import PAUSE, RUN, RunStore
 from learner.__main__ import _serve
 from tests.conftest import RedisServer, wait_until

@@ -35,6 +35,9 @@ STEPS = make_rollout(SPEC).steps
 ROOT = Path(__file__).parents[3]
 NEVER_S = 86_400
 _NO_STALE = SimpleNamespace(mean=0.0, share=0.0)
+ALARMED_INTAKE: Any = SimpleNamespace(
+    alarm="the intake's", dropped_by_actor="", drops=SimpleNamespace(stale=_NO_STALE)
+)
 QUIET_INTAKE: Any = SimpleNamespace(alarm="", dropped_by_actor="", drops=SimpleNamespace(stale=_NO_STALE))
 
 
@@ -191,13 +194,13 @@ def test_ten_updates_in_which_nothing_is_learnt_are_an_alarm_in_the_status(
     for _ in range(11):
         rollout = make_rollout(SPEC)
         training.train([replace(rollout, rewards=rollout.rewards * np.float32(1e30))], [0], 0.0)
-        alarms.append(status_of(training, "", "").alarm)
+        alarms.append(status_of(training, QUIET_INTAKE).alarm)
     assert alarms[:9] == [""] * 9
     assert all(alarm.startswith("nothing is learnt") for alarm in alarms[9:])
-    assert any(text.startswith("nothing is learnt") for text in status_of(training, "", "").warnings)
-    assert status_of(training, "the intake's", "").alarm == "the intake's"
+    assert any(text.startswith("nothing is learnt") for text in status_of(training, QUIET_INTAKE).warnings)
+    assert status_of(training, ALARMED_INTAKE).alarm == "the intake's"
     train(training)
-    assert status_of(training, "", "").alarm == ""
+    assert status_of(training, QUIET_INTAKE).alarm == ""
     assert any(text.startswith("nothing is learnt") for text in training.warnings.texts)
 
 

@@ -13,9 +13,10 @@ from dppo_redis.environments.inspect import spaces_of
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.protocol.ledger import Ledger
 from dppo_redis.protocol.report_fields import to_json
-from dppo_redis.protocol.reports import Control, Evaluation, EvaluatorReport, RunStatus
+from dppo_redis.protocol.reports import Control, Evaluation, EvaluatorReport
 from dppo_redis.protocol.run_plan import plan
 from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.run_status import RunStatus
 from ops.commands.evaluate import main as evaluate
 from ops.commands.serial import main as serial
 from ops.commands.status import status_json

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from dppo_redis.protocol.ledger import Ledger
-from dppo_redis.protocol.reports import Control, RunStatus
+from dppo_redis.protocol.reports import Control
+from dppo_redis.store.run_status import RunStatus
 from ops.commands.status import status_json
 from ops.screens.tables import make_console, summary_table
 from ops.screens.view import Screen, plain_line, render

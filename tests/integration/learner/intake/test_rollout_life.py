@@ -26,8 +26,8 @@ from dppo_redis.protocol.lock_step import LockStep
 from dppo_redis.protocol.sequence_numbers import Marks
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client
-from dppo_redis.store.entry import Entry
 from dppo_redis.store.keys import GROUP, RunKeys
+from dppo_redis.store.pending import Entry
 from dppo_redis.store.rollout_stream import RolloutConsumer
 from learner.intake.batch_rule import BatchRule, ElasticBatch, LockStepBatch
 from learner.intake.intake import Accepted, Intake

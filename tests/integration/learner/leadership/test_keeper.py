@@ -9,14 +9,15 @@ from dppo_redis.errors import FencedError, LeaseHeldError
 from dppo_redis.protocol.ledger import Ledger
 from dppo_redis.protocol.pacing import FleetPacing
 from dppo_redis.protocol.report_fields import from_fields
-from dppo_redis.protocol.reports import ActorReport, Control, LearnerStatus, RunStatus
-from dppo_redis.protocol.run_warnings import RunWarnings
+from dppo_redis.protocol.reports import ActorReport, Control, LearnerStatus
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client
 from dppo_redis.store.fenced_writes import FencedWrites
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.registry import Registry
 from dppo_redis.store.rollout_stream import RolloutConsumer
+from dppo_redis.store.run_status import RunStatus
+from learner.health_log import RunWarnings
 from learner.leadership.keeper import Keeper
 from tests.conftest import wait_until
 from tests.integration.learner_side import (

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dppo_redis.protocol.run_warnings import RunWarnings
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.spaces.observations import Field, ObservationSpec
-from learner.health_log import HealthLog
+from learner.health_log import HealthLog, RunWarnings
 from learner.ppo.drift import Drift
 from learner.ppo.health import RULES
 from learner.ppo.update import PpoUpdate, UpdateReport

@@ -1,0 +1,47 @@
+"""Wrappers that are named in the configuration."""
+
+import ast
+import warnings
+from typing import Any
+
+import gymnasium
+
+from dppo_redis.environments.failures import is_final
+from dppo_redis.environments.normalisers import refuse_normalisers
+from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
+from dppo_redis.service.plugins import first_line, import_named
+
+
+def wrap(env: gymnasium.Env[Any, Any], text: str) -> gymnasium.Env[Any, Any]:
+    """Apply one wrapper: `Name`, `Name(key=value)` of gymnasium.wrappers, or `module:Name(...)`."""
+    name, arguments = _parse_wrapper(text)
+    wrapper = import_named(name if ":" in name else f"gymnasium.wrappers:{name}", "wrappers")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            wrapped = wrapper(env, **arguments)
+        if not isinstance(wrapped, gymnasium.Env):
+            raise TypeError(f"it answered a {type(wrapped).__name__}, not an environment")
+    except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
+        final = ":" not in name or isinstance(error, TypeError) or is_final(error)
+        raise (ConfigurationError if final else EnvironmentBrokenError)(
+            f"wrappers: {text} cannot be applied: {type(error).__name__}: {first_line(error)}"
+        ) from error
+    refuse_normalisers(wrapped, f"wrappers: {text}")
+    return wrapped
+
+
+def _parse_wrapper(text: str) -> tuple[str, dict[str, Any]]:
+    name, bracket, _ = text.partition("(")
+    if not bracket:
+        return text.strip(), {}
+    try:
+        call = ast.parse(f"f({text.removeprefix(name + '(')}", mode="eval").body
+        named = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args
+        if not isinstance(call, ast.Call) or not named or any(k.arg is None for k in call.keywords):
+            raise ValueError("arguments are given by name")
+        return name.strip(), {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    except (SyntaxError, ValueError) as error:
+        raise ConfigurationError(
+            f"wrappers: {text!r} is not Name(key=value, ...) with plain values: {first_line(error)}"
+        ) from error
