@@ -50,10 +50,10 @@ def test_a_cut_evaluation_says_what_it_lacks_and_which_one_counts() -> None:
 
 
 def test_the_last_evaluation_is_none_where_it_failed_and_marked_where_it_was_cut() -> None:
-    assert last_evaluation(status(report(evaluations=1))) == WHOLE
-    assert last_evaluation(status(cut_report())) == CUT
-    assert last_evaluation(status(report(error="step raised"))) is None
-    assert last_evaluation(status(report(unfinished="{"))) == WHOLE
+    assert last_evaluation(report(evaluations=1), WHOLE) == WHOLE
+    assert last_evaluation(cut_report(), WHOLE) == CUT
+    assert last_evaluation(report(error="step raised"), WHOLE) is None
+    assert last_evaluation(report(unfinished="{"), WHOLE) == WHOLE
 
 
 def test_an_evaluation_that_failed_is_a_warning_and_one_that_went_well_is_none() -> None:
