@@ -186,6 +186,10 @@ class Late:
     def close(self) -> None:
         self.collector.close()
 
+    def __getattr__(self, name: str) -> Any:
+        """What it reports is the collector's own."""
+        return getattr(self.collector, name)
+
 
 def have_pushed(actors: Sequence[RunningActor]) -> None:
     wait_until(lambda: all(actor.pushes for actor in actors), DEADLINE_S, "each has pushed")
