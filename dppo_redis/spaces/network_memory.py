@@ -27,7 +27,7 @@ def network_row_bytes(
         channels, height, width = field.image_shape
         outputs = _NATURE_OUTPUTS if min(height, width) >= NATURE_PIXELS else _SMALL_OUTPUTS
         numbers += (2 * frames * channels + outputs) * height * width  # bytes as numbers, and scaled
-    return 4 * numbers
+    return int(4 * numbers)
 
 
 def pieces(rows: int, row_bytes: int) -> list[slice]:
@@ -63,9 +63,9 @@ def learner_bytes(
     minibatch on its way through the networks, whose gradients take as much again.
     """
     row_bytes = network_row_bytes(observation, frames, hidden, memory_size)
-    read = 4 * frames * observation.size
+    read: int = 4 * frames * observation.size
     read += sum(frames * math.prod(field.image_shape) for field in observation.images)
     copies = (2 if frames > 1 or not observation.images else 1) + (0 if observation.images else 1)
     piece = max(part.stop - part.start for part in pieces(rows, row_bytes))
     through = max(piece, 2 * min(minibatch_rows, rows)) * row_bytes
-    return _PROCESS_BYTES + 2 * batch_bytes + copies * rows * read + through
+    return int(_PROCESS_BYTES + 2 * batch_bytes + copies * rows * read + through)
