@@ -27,7 +27,7 @@ def network_row_bytes(
         channels, height, width = field.image_shape
         outputs = _NATURE_OUTPUTS if min(height, width) >= NATURE_PIXELS else _SMALL_OUTPUTS
         numbers += (2 * frames * channels + outputs) * height * width  # bytes as numbers, and scaled
-    return 4 * numbers
+    return int(4 * numbers)
 
 
 def pieces(rows: int, row_bytes: int) -> list[slice]:
@@ -68,4 +68,4 @@ def learner_bytes(
     copies = (2 if frames > 1 or not observation.images else 1) + (0 if observation.images else 1)
     piece: int = max(part.stop - part.start for part in pieces(rows, row_bytes))
     through = max(piece, 2 * min(minibatch_rows, rows)) * row_bytes
-    return _PROCESS_BYTES + 2 * batch_bytes + copies * rows * read + through
+    return int(_PROCESS_BYTES + 2 * batch_bytes + copies * rows * read + through)
