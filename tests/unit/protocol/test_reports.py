@@ -29,6 +29,7 @@ from dppo_redis.protocol.reports import (
     BooksSummary,
     Control,
     Evaluation,
+    EvaluatorReport,
     KeeperStatus,
     LearnerStatus,
     RunSummary,
@@ -65,7 +66,8 @@ class TestFields:
     def test_an_actors_hash_has_these_fields_in_this_order(self) -> None:
         assert " ".join(to_fields(ActorReport())) == (
             "boot version epoch pushes last_push steps fps wait_share refused ambiguous refused_full "
-            "last_error host pid place time"
+            "last_error deaths killed last_death vectorization step_ms rollout_steps rollout_steps_done "
+            "rollout_s host pid place time"
         )
 
     def test_metrics_csv_has_these_columns_in_this_order(self) -> None:
@@ -270,7 +272,11 @@ def test_the_registry_knows_a_holder_by_fields_that_an_actor_reports() -> None:
 
 @pytest.mark.parametrize(
     ("key", "kinds"),
-    [("status", (LearnerStatus, KeeperStatus)), ("evaluation", (Evaluation,)), ("control", (Control,))],
+    [
+        ("status", (LearnerStatus, KeeperStatus)),
+        ("evaluation", (Evaluation, EvaluatorReport)),
+        ("control", (Control,)),
+    ],
 )
 def test_the_operators_page_asks_redis_only_for_fields_that_are_there(
     key: str, kinds: tuple[type[Any], ...]
