@@ -59,7 +59,6 @@ def test_numbers_worked_by_hand() -> None:
         rollout_bytes=1024 * 35 + 8 * 24,
         learner_bytes=300 * 2**20 + 2 * 2 * (1024 * 35 + 8 * 24) + 2048 * (3 * 16 + 4 * (4 + 4 * 128)),
         valve_bytes=64 * 2**20,
-        learner_bytes=derived(actors=2, envs_per_actor=8, ppo={"batch_steps": 2048}).learner_bytes,
     )
 
 
