@@ -134,13 +134,13 @@ class UpdateRecord:
     learning_rate: Annotated[float, Told(tag="optimiser/learning_rate")]  # of this update
     gradient_steps: int  # of this update
     skipped_steps: int  # minibatches whose gradient was not finite
-    outlier_observations: Annotated[int, Told("rows")]  # too far out for the statistics; held back
-    outlier_rewards: Annotated[int, Told("rows")]  # likewise, for the statistics of returns
     drift_ratio: Annotated[float, Told(tag="drift/ratio")]  # before the first step: see `drift.py`
     drift_kl: Annotated[float, Told(tag="drift/kl")]  # KL divergence, in the same sense
     drift_clip_fraction: Annotated[float, Told("share", tag="drift/clip_fraction")]  # likewise
     drift_effective_share: Annotated[float, Told("share", tag="drift/effective_share")]  # likewise
     drift_by_staleness: str  # JSON: {"1": {"rows": ..., "ratio": ..., "kl": ..., ...}, "2": ...}
+    outlier_observations: Annotated[int, Told("rows")]  # too far out for the statistics; held back
+    outlier_rewards: Annotated[int, Told("rows")]  # likewise, for the statistics of returns
 
 
 EVALUATED = "evaluation_steps"  # the column of an UpdateRecord that tells one evaluation from the next

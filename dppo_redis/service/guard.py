@@ -6,19 +6,20 @@ code. It passes signals on, ends a command that does not answer to them, limits 
 that the command's own watchdog cannot end, ends what was left behind, and reaps as process 1 has to.
 """
 
+import atexit
 import faulthandler
 import os
 import signal
 import sys
-import threading
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
 from dppo_redis.service import user_code
 from dppo_redis.service.descendants import adopt_orphans, end_descendants, reap
-from dppo_redis.service.shutdown import PARENT_PID_VARIABLE, die_with_parent
+from dppo_redis.service.shutdown import PARENT_PID_VARIABLE, die_with_parent, kill_with_parent
 
 STOP_GRACE_S = 3.0  # after a signal, for a call of the user's code; the watchdog is at work before
 _LATE_S = 2.0  # over the limit of a call; the watchdog is at work before
@@ -49,34 +50,33 @@ def run_guarded(main: Callable[[], int]) -> int:
 
 
 def _run_as_child(main: Callable[[], int], guard: int, before: set[signal.Signals | int]) -> NoReturn:
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    _die_with(guard)
-    os.environ.pop(PARENT_PID_VARIABLE, None)  # the guard's parent, not ours
-    with suppress(OSError, ValueError, RuntimeError):  # no standard error
-        faulthandler.register(_DUMP, all_threads=True, chain=False)
-    end_process(main())
+    status = 1
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        kill_with_parent(guard)
+        os.environ.pop(PARENT_PID_VARIABLE, None)  # the guard's parent, not ours
+        with suppress(OSError, ValueError, RuntimeError):  # no standard error
+            faulthandler.register(_DUMP, all_threads=True, chain=False)
+        status = main()
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            sys.stderr.write(f"{error.code}\n")
+    except BaseException:  # noqa: BLE001 the last frame of this process
+        traceback.print_exc()
+    finally:
+        _end_process(status)
 
 
-def end_process(status: int) -> NoReturn:
-    """End this process as the interpreter would, even if threads of the user's go on. Never returns."""
+def _end_process(status: int) -> NoReturn:
+    """End this process as the interpreter would, but do not wait for threads of the user's."""
+    user_code.announce_end(status)
+    with suppress(BaseException):
+        atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
-    user_code.announce_end(status)
-    if any(not one.daemon and one is not threading.main_thread() for one in threading.enumerate()):
-        os._exit(status)
-    sys.exit(status)
-
-
-def _die_with(guard: int) -> None:
-    """The command's process cannot outlive its guard."""
-    if sys.platform == "linux":
-        import ctypes
-
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != guard:
-        os._exit(1)
+    os._exit(status)
 
 
 class _Guard:

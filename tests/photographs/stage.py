@@ -9,7 +9,6 @@ import gc
 import io
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -17,6 +16,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from ops import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = (
@@ -77,15 +78,15 @@ def perform(acts: Sequence[Act]) -> list[Ending]:
 
 
 def _command(arguments: Sequence[str]) -> int:
+    """As the program runs it, but without a guard: each act has a process of its own already."""
     sys.argv = ["dppo-redis", *arguments]
     try:
-        runpy.run_module("ops", run_name="__main__")
+        return cli.main(arguments)
     except SystemExit as ending:
         if isinstance(ending.code, str):
             print(ending.code, file=sys.stderr)
             return 1
         return ending.code or 0
-    return 0
 
 
 def _start(act: Act, streams: Sequence[Path]) -> int:

@@ -407,9 +407,8 @@ class TestTheLastSave:
         (tmp_path / "checkpoints").write_text("a file")
         assert not training.save_last(lambda: training.save(snapshot_of(training)))
         assert (training.saving.failures, "cannot save" in training.saving.error) == (3, True)
-        (text,) = training.warnings.texts
-        assert "cannot save" in text
-        assert "update 1" in text
+        (text,) = (text for text in training.warnings.texts if "cannot save" in text)
+        assert "that of update 1" in text
         assert "training goes on" not in caplog.text
         assert status_of(training, QUIET_INTAKE).save_error == training.saving.error
 
@@ -426,7 +425,8 @@ class TestTheLastSave:
             training.save(snapshot_of(training))
 
         assert training.save_last(write)
-        assert (len(tries), training.warnings.texts, training.saving.error) == (2, (), "")
+        assert (len(tries), training.saving.error) == (2, "")
+        assert "cannot save" not in " ".join(training.warnings.texts)
 
 
 def test_rows_that_could_not_be_written_are_a_warning(tmp_path: Path, make: Make) -> None:
@@ -435,4 +435,4 @@ def test_rows_that_could_not_be_written_are_a_warning(tmp_path: Path, make: Make
     (tmp_path / "run" / "metrics.csv").unlink()
     training.metrics._csv = Path("/dev/full").open("w", buffering=1)  # noqa: SIM115
     training.record(train(training), env_steps=1, version=1)
-    assert "No space left" in training.warnings.texts[0]
+    assert "No space left" in " ".join(training.warnings.texts)

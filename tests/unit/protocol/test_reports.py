@@ -57,10 +57,11 @@ class TestFields:
         fields = to_fields(nothing(LearnerStatus), nothing(KeeperStatus))
         assert " ".join(fields) == (
             "state alarm warnings dropped_by_actor update trained_steps budget_steps target_return train_s "
-            "steps_per_s return_mean episodes staleness_mean staleness_max staleness_limit "
-            "learner_wait_share checkpoint_update checkpoint_time save_failures save_error device "
-            "trained stale duplicate refused lost env_steps epoch version learner actors actor_wait_share "
-            "backlog_high entries_added backlog imbalance stream_bytes valve_bytes time"
+            "steps_per_s steps_per_s_recent return_mean episodes staleness_mean staleness_recent "
+            "staleness_max stale_share staleness_limit learner_wait_share checkpoint_update "
+            "checkpoint_time save_failures save_error device trained stale duplicate refused lost "
+            "env_steps epoch version learner actors planned_actors missing actor_wait_share backlog_high "
+            "rollout_steps entries_added backlog imbalance stream_bytes valve_bytes time"
         )
 
     def test_an_actors_hash_has_these_fields_in_this_order(self) -> None:
@@ -72,11 +73,11 @@ class TestFields:
 
     def test_metrics_csv_has_these_columns_in_this_order(self) -> None:
         assert " ".join(names(UpdateRecord)) == (
-            "update trained_steps env_steps train_s return_mean episodes evaluation_return evaluation_steps "
-            "staleness_mean staleness_max version wait_s update_s policy_loss value_loss entropy approx_kl "
-            "clip_fraction explained_variance ratio_error learning_rate gradient_steps skipped_steps "
-            "outlier_observations outlier_rewards "
-            "drift_ratio drift_kl drift_clip_fraction drift_effective_share drift_by_staleness"
+            "update trained_steps env_steps train_s return_mean episodes evaluation_return "
+            "evaluation_steps staleness_mean staleness_max version wait_s update_s policy_loss value_loss "
+            "entropy approx_kl clip_fraction explained_variance ratio_error learning_rate gradient_steps "
+            "skipped_steps drift_ratio drift_kl drift_clip_fraction drift_effective_share "
+            "drift_by_staleness outlier_observations outlier_rewards"
         )
 
     def test_numbers_are_rounded_where_they_are_written_and_none_is_empty_text(self) -> None:
@@ -156,7 +157,7 @@ class TestSummary:
     def test_a_serial_run_has_no_values_of_a_fleet_and_a_fleet_has_them_in_this_order(self) -> None:
         assert " ".join(to_json(make_summary(refused=0))) == (
             "reason env_steps trained_steps wall_s train_s steps_per_s updates return_mean return_episodes "
-            "evaluation evaluations target_step train_return_mean refused warnings run_dir"
+            "evaluation evaluations target_step train_return_mean learner_wait_share refused warnings run_dir"
         )
         fleet = to_json(
             make_summary(
@@ -170,7 +171,7 @@ class TestSummary:
         assert " ".join(fleet) == (
             "reason env_steps trained_steps wall_s train_s steps_per_s updates version return_mean "
             "return_episodes evaluation evaluations target_step train_return_mean staleness ledger actors "
-            "actor_wait_share warnings run_dir"
+            "actor_wait_share learner_wait_share warnings run_dir"
         )
         assert fleet["staleness"] == {"mean": 0.5, "max": 1, "limit": 4}
         assert (

@@ -145,10 +145,10 @@ def test_a_resumed_lock_step_run_keeps_its_fleet() -> None:
 def test_serial_looks_at_its_environment_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked = tmp_path / "looked"  # it does so in a child
 
-    def counted(source: EnvironmentSource) -> Any:
+    def counted(source: EnvironmentSource, *more: Any) -> Any:
         with looked.open("a") as file:
             file.write(f"{source.env_id}\n")
-        return make_single(source)
+        return make_single(source, *more)
 
     monkeypatch.setattr("dppo_redis.environments.inspect.make_single", counted)
     knobs = "--env-steps 64 --rollout-steps 8 --ppo.batch-steps 64 --evaluation.episodes 1"
