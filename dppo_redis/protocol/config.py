@@ -181,7 +181,8 @@ class RunConfig(Section):
     env_retry_s: float = Field(30.0, ge=0, le=86_400)
     """How long building an environment that raises is tried again, with growing pauses"""
     vectorization: Literal["auto", "sync", "async"] = "auto"
-    """How an actor steps its environments: auto takes the native vector version when there is one"""
+    """How an actor steps its environments: auto takes a native vector version, else processes (async) where a
+    step is slow, else one after another (sync)"""
     actors: int = Field(2, ge=1, le=4096)
     """Actor processes started here; more may join from anywhere"""
     envs_per_actor: int = Field(8, ge=1, le=65_536)

@@ -126,7 +126,7 @@ def explain(what: str, error: str) -> Cause | None:
 def described(what: str, error: str) -> str:
     """An error with cause and remedy, where they are known."""
     found = explain(what, error)
-    return error if found is None else f"{error}. Probably {found.cause}. Remedy: {found.remedy}"
+    return error if found is None else f"{error.rstrip('.')}. Probably {found.cause}. Remedy: {found.remedy}"
 
 
 class Recurrence:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dppo_redis.protocol.ledger import Outcome
-from dppo_redis.protocol.reports import LearnerStatus
+from dppo_redis.protocol.reports import KeeperStatus, LearnerStatus
 from dppo_redis.store.run_status import RunStatus
 from ops.screens.evaluated import describe_trouble
 from ops.screens.tables import duration, make_console, printable, progress_of_first_rollouts
@@ -125,11 +125,16 @@ def _facts(status: RunStatus) -> list[tuple[str, str]]:
         ),
         (
             "actors",
-            f"{len(status.actors)} alive, {keeper.planned_actors} planned, waiting "
+            f"{len(status.actors)} alive{_planned(keeper)}, waiting "
             f"{100 * keeper.actor_wait_share:.0f} % of the time; "
             f"the learner {100 * learner.learner_wait_share:.0f} % of the last minute",
         ),
     ]
+
+
+def _planned(keeper: KeeperStatus) -> str:
+    """How many were planned; nothing where a learner of an earlier release does not say."""
+    return f", {keeper.planned_actors} planned" if keeper.planned_actors else ""
 
 
 def drops_of(status: RunStatus) -> list[tuple[str, int]]:
@@ -145,7 +150,7 @@ def drops_of(status: RunStatus) -> list[tuple[str, int]]:
 
 
 def _actor_table(status: RunStatus) -> Table:
-    table = Table(box=None, padding=(0, 2), header_style="dim")
+    table = Table(box=None, padding=(0, 1), header_style="dim")
     for column in (
         "actor",
         "host",

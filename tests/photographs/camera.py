@@ -48,6 +48,7 @@ def masked(text: str, places: Mapping[str, str]) -> str:
     for found, shown in places.items():
         text = text.replace(found, shown)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", "TIME", text)
+    text = re.sub(r", line \d+, in ", ", line N, in ", text)
     return re.sub(r"/\S*/dppo-[a-z0-9_]{8}\b", "PRIVATE", text)
 
 

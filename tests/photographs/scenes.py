@@ -20,9 +20,12 @@ STATUS = {
     "target_return": "475.0",
     "train_s": "901.25",
     "steps_per_s": "2804.2",
+    "steps_per_s_recent": "2790.5",
     "return_mean": "212.345",
     "episodes": "12345",
     "staleness_mean": "0.9342",
+    "staleness_recent": "0.9512",
+    "stale_share": "0.0131",
     "staleness_max": "3",
     "staleness_limit": "4",
     "learner_wait_share": "0.031",
@@ -40,6 +43,7 @@ STATUS = {
     "version": "1237",
     "learner": "host:17:abcdef01",
     "actors": "2",
+    "planned_actors": "2",
     "actor_wait_share": "0.2512",
     "backlog_high": "15",
     "entries_added": "9903",
@@ -69,8 +73,10 @@ EVALUATION = {
 }
 ACTORS = {
     0: {"fps": "1402.1", "version": "1237", "pushes": "4951", "wait_share": "0.2504", "boot": "1",
+        "step_ms": "5.123", "vectorization": "async",
         "host": "here", "pid": "21", "last_error": "", "time": "4000000000.0"},
     1000: {"fps": "1399.7", "version": "1236", "pushes": "4952", "wait_share": "0.252", "boot": "3",
+        "step_ms": "0.021", "vectorization": "native",
         "host": "there", "pid": "22", "last_error": "NaN in a reward", "time": "4000000000.0"},
 }  # fmt: skip
 QUARANTINED = {

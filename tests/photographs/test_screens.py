@@ -45,7 +45,7 @@ def test_the_panel_and_the_plain_line_of_a_run() -> None:
     said = []
     for state, changes in {
         "trains": {},
-        "is alarmed": {"alarm": "the last 20 rollouts were stale"},
+        "is alarmed": {"alarm": "all 20 rollouts of the last 5 s were dropped: 20 stale"},
         "is young": {"return_mean": "", "target_return": "", "trained_steps": "0", "steps_per_s": "0.0"},
     }.items():
         for evaluation, actors in ((EVALUATION, ACTORS), ({}, {})):
