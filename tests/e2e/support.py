@@ -162,6 +162,10 @@ class Command:
                 lines.append(f"{process.pid} {shlex.join(process.cmdline())}")
         return lines + [str(path) for path in self.private.glob("dppo-*")]
 
+    def services(self) -> list[list[str]]:
+        """The same, but for the process below the guard, which is the command again."""
+        return [words for words in self.command_lines() if words != self.process.args]
+
     def command_lines(self) -> list[list[str]]:
         """Those of all processes that it started, itself left out."""
         lines = []

@@ -69,7 +69,7 @@ def _both_at_once(on_the_command_line: Command, in_a_file: Command) -> None:
 def _assert_secret(command: Command, place: Path) -> None:
     for secret in (PASSWORD, _QUOTED):
         assert secret not in command.out + command.err
-        assert [words for words in command.command_lines() if secret in " ".join(words)] == []
+        assert [words for words in command.services() if secret in " ".join(words)] == []
         assert [name for name, content in tree(place).items() if secret.encode() in content] == []
 
 
