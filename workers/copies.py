@@ -5,7 +5,6 @@ pause) are stepped at the same time, each in its process; of those that compute 
 """
 
 import logging
-import os
 import resource
 import time
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from gymnasium.vector import VectorEnv
 from dppo_redis.environments.assigned import make_assigned
 from dppo_redis.environments.make import make_vector
 from dppo_redis.environments.numbering import CopyNumber
+from dppo_redis.environments.step_time import cores
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, StoppedError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.policy.policy_state import PolicyState
@@ -136,7 +136,7 @@ class Copies:
             cost = measure(probe, policy, stop)
         finally:
             probe.close()
-        choice = choose(cost, episodes, join.evaluation_environments, _cores())
+        choice = choose(cost, episodes, join.evaluation_environments, cores())
         self._waits = cost.is_slow and cost.waits
         if choice.in_processes:
             _log.info(
@@ -202,11 +202,6 @@ def _spent() -> Array:
     """Time, computing time of this process, and how often this thread has given its core away."""
     usage = resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF))
     return np.array([time.perf_counter(), time.process_time(), usage.ru_nvcsw])
-
-
-def _cores() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def _cpu_s_of(pid: int | None) -> float:

@@ -67,9 +67,15 @@ def measure(env: gymnasium.Env[Any, Any]) -> StepTime | None:
     return StepTime(median(walls), median(cpus))
 
 
+def cores() -> int:
+    """Cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
 def free_cores() -> int:
-    """Cores that this process may use beside one for the learner."""
-    return max(1, len(os.sched_getaffinity(0)) - 1)
+    """The same, beside one for the learner."""
+    return max(1, cores() - 1)
 
 
 def choose(step: StepTime, count: int, cores: int) -> Choice:
