@@ -16,10 +16,11 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from dppo_redis.environments.assigned import NEXT_SEEDS
+from dppo_redis.environments.make import CLOSE_LIMIT_S
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.service.descendants import descendants
 from dppo_redis.service.ending import end_all
-from dppo_redis.service.manners import keeping_manners
+from dppo_redis.service.manners import TookTooLongError, interrupted_after, keeping_manners
 from dppo_redis.spaces.observations import Array, BoolArray, FloatArray, describe_observations
 from workers.watchdog import CallClock
 
@@ -163,9 +164,9 @@ class Environments:
             return
         self._calls.start()  # closing may hang, too
         try:
-            with keeping_manners():
+            with keeping_manners(), interrupted_after(CLOSE_LIMIT_S):
                 self.vector.close()
-        except (Exception, *_LEAVING) as error:  # noqa: BLE001 code of the user's
+        except (Exception, TookTooLongError, *_LEAVING) as error:  # noqa: BLE001 code of the user's
             _log.warning("closing the environments raised %s: %s", type(error).__name__, error)
         finally:
             self._calls.stop()

@@ -21,12 +21,13 @@ from dppo_redis.environments.plain import PlainEnvironment, copy_innermost
 from dppo_redis.environments.wrappers import wrap
 from dppo_redis.errors import ConfigurationError, DppoError, EnvironmentBrokenError
 from dppo_redis.protocol.spec import EnvironmentSource
-from dppo_redis.service.manners import keeping_manners
+from dppo_redis.service.manners import TookTooLongError, interrupted_after, keeping_manners
 from dppo_redis.service.plugins import first_line, import_module_of
 from dppo_redis.spaces.environment_spaces import describe_spaces
 
 Vectorization = Literal["auto", "sync", "async"]
 _OF_GYMNASIUM = {OrderEnforcing, PassiveEnvChecker, TimeLimit}  # `gymnasium.make` puts them there
+CLOSE_LIMIT_S = 10.0  # for closing environments while a process goes on
 _log = logging.getLogger("dppo")
 _AnyEnv = gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]
 _AnyEnvT = TypeVar("_AnyEnvT", bound=_AnyEnv)
@@ -175,9 +176,9 @@ def _try_processes(builders: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) ->
 def close_quietly(env: _AnyEnv) -> None:
     """Free environments; what goes wrong in it is logged, not raised."""
     try:
-        with keeping_manners():
+        with keeping_manners(), interrupted_after(CLOSE_LIMIT_S):
             env.close()
-    except (Exception, SystemExit) as error:  # noqa: BLE001 code of the user's
+    except (Exception, SystemExit, TookTooLongError) as error:  # noqa: BLE001 code of the user's
         _log.warning("closing %s raised %s: %s", env, type(error).__name__, first_line(error))
 
 

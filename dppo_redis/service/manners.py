@@ -14,6 +14,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -183,3 +184,29 @@ def _imported_torch() -> Any:
     """None too while it is half imported."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "set_default_dtype") and hasattr(torch, "get_default_device") else None
+
+
+class TookTooLongError(BaseException):
+    """Code of the user's did not return in time. No Exception: that code may catch those."""
+
+
+@contextlib.contextmanager
+def interrupted_after(limit_s: float) -> Iterator[None]:
+    """Interrupt code of the user's in the main thread, by a TookTooLongError, after `limit_s` seconds.
+
+    A native call is not interrupted, and neither is another thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise TookTooLongError(f"it did not return within {limit_s:g} s")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before if before is not None else signal.SIG_DFL)

@@ -1,11 +1,13 @@
 """What is final at once, and what is tried again because it may pass."""
 
 import logging
+import time
 from typing import Any
 
 import gymnasium
 import pytest
 
+from dppo_redis.environments import make
 from dppo_redis.environments.child import inspect_in_child
 from dppo_redis.environments.failures import until_it_passes
 from dppo_redis.environments.inspect import inspect
@@ -187,3 +189,15 @@ def test_copies_that_were_built_are_closed_where_one_of_a_vector_cannot_be(tmp_p
             source("failures/Wild-v0", what=what + "if n >= 2: raise RuntimeError('all used')"), 3, "sync"
         )
     assert len(CLOSED) == 2
+
+
+def test_closing_that_hangs_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Endless(gymnasium.Env[Any, Any]):
+        def close(self) -> None:
+            time.sleep(600)
+
+    monkeypatch.setattr(make, "CLOSE_LIMIT_S", 0.1)
+    make.close_quietly(Endless())
+    assert "it did not return within 0.1 s" in caplog.text

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from dppo_redis.service.manners import keeping_manners, keeping_signals
+from dppo_redis.service.manners import TookTooLongError, interrupted_after, keeping_manners, keeping_signals
 
 OURS = logging.getLogger("dppo")
 
@@ -178,3 +179,17 @@ def test_a_directory_that_is_gone_stays_so(tmp_path: Path) -> None:
             os.chdir("/")
     finally:
         os.chdir(here)
+
+
+def test_a_call_that_does_not_return_in_time_is_interrupted() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(TookTooLongError, match="did not return"), interrupted_after(0.1):
+        time.sleep(60)
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_one_that_returns_is_not_and_neither_is_what_comes_after_it() -> None:
+    with interrupted_after(0.05):
+        pass
+    time.sleep(0.1)
