@@ -65,7 +65,11 @@ def possible(kinds: tuple[Fault, ...], fleet: Fleet) -> list[Fault]:
 
 @pytest.mark.parametrize(
     ("kinds", "seed"),
-    [(PROCESSES, 1), (SERVER, 2), (NETWORK_AND_ENTRIES, 3)],
+    [
+        (PROCESSES, 1),
+        pytest.param(SERVER, 2, marks=pytest.mark.slow),
+        pytest.param(NETWORK_AND_ENTRIES, 3, marks=pytest.mark.slow),
+    ],
     ids=["processes", "server", "network and entries"],
 )
 def test_a_fleet_survives_and_every_promise_holds(fleet: Fleet, kinds: tuple[Fault, ...], seed: int) -> None:

@@ -18,7 +18,9 @@ ENDLESS = (  # but quick while it is tried out
 )
 
 
-@pytest.mark.parametrize(("vectorization", "limit_s"), [("sync", 5), ("async", 12)])
+@pytest.mark.parametrize(
+    ("vectorization", "limit_s"), [("sync", 5), pytest.param("async", 12, marks=pytest.mark.slow)]
+)
 def test_an_actor_whose_environment_hangs_is_started_anew_and_says_so(
     tmp_path: Path, vectorization: str, limit_s: int
 ) -> None:

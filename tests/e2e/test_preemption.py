@@ -47,6 +47,7 @@ def test_a_run_that_is_killed_again_and_again_completes_with_the_same_line(
         assert command.summary() == summary
 
 
+@pytest.mark.slow
 def test_on_an_outside_redis_what_a_killed_start_left_is_gone_on_with_and_anothers_run_is_not_touched(
     tmp_path: Path,
 ) -> None:

@@ -27,7 +27,9 @@ def _out_of_the_way(checkpoints: Path) -> None:
         checkpoints.with_name("aside").rename(checkpoints)
 
 
-@pytest.mark.parametrize(("program", "begun"), [("serial", "steps, "), ("train", "training: ")])
+@pytest.mark.parametrize(
+    ("program", "begun"), [("train", "training: "), pytest.param("serial", "steps, ", marks=pytest.mark.slow)]
+)
 def test_a_last_checkpoint_that_cannot_be_saved_is_told_and_a_resumed_run_begins_with_the_one_before(
     tmp_path: Path, program: str, begun: str
 ) -> None:

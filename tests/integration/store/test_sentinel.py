@@ -110,6 +110,7 @@ def test_a_writer_leaves_a_primary_that_comes_back_after_another_was_elected(gro
     group.wait_until_whole()
 
 
+@pytest.mark.slow
 def test_what_a_failover_forgets_is_booked_as_lost_to_the_rollout(
     group: SentinelGroup, keys: RunKeys, stop: StopRequest
 ) -> None:

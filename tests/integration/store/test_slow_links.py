@@ -56,6 +56,7 @@ class TestSlowLinks:
         with opened(slow_url) as client:
             assert client.get("large") == LARGE
 
+    @pytest.mark.slow
     def test_what_a_tunnel_holds_back_is_waited_for_and_the_next_time_at_once(
         self, private_server: RedisServer, private_client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
