@@ -141,7 +141,7 @@ class TestPacing:
         with running_actor(redis_server.url, keys) as running:
             running.wait_until_it_waits()
             allow(client, keys, 3)
-            running.wait_for_pushes(2)
+            wait_until(lambda: running.pushes == 3, 5, "there are two more")
             running.wait_until_it_waits()
             assert backlog(client, keys) == 3
 
@@ -154,7 +154,7 @@ class TestPacing:
             for update in range(1, 6):
                 publish(leadership, update)
             allow(client, keys, 2)
-            running.wait_for_pushes(1)
+            wait_until(lambda: running.pushes == 2, 5, "there is one more")
             assert updates(client, keys) == [0, 5]
 
     def test_a_pause_holds_it_and_run_lets_it_go(
@@ -178,7 +178,7 @@ class TestPacing:
         if waiting:
             allow(client, keys, 1)
         with running_actor(redis_server.url, keys) as running:
-            running.wait_for_pushes(1)
+            wait_until(lambda: running.pushes >= 1, 5, "there is one")
             RunStore(client, keys).set_state(STOP)
             running.wait_for_the_end()
 
