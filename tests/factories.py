@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from dppo_redis.environments.inspect import inspect
 from dppo_redis.environments.make import _make_plain
 from dppo_redis.policy.actor_critic import Actions, ActorCritic, to_actions
 from dppo_redis.policy.networks import Inputs, to_inputs
@@ -17,9 +18,11 @@ from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.config import EnvValue, NetworkConfig, PpoConfig, RunConfig
 from dppo_redis.protocol.reports import RunSummary
 from dppo_redis.protocol.rollout import LAYOUTS, Rollout, RolloutHeader, array_forms
-from dppo_redis.protocol.spec import EnvironmentSource, JoinSettings, RunDescription, Spec
+from dppo_redis.protocol.run_plan import describe_started
+from dppo_redis.protocol.spec import EnvironmentSource, JoinSettings, RunDescription, Spec, source_of
 from dppo_redis.protocol.weights import Weights
 from dppo_redis.spaces.actions import ActionSpec, BoxSpec, DiscreteSpec
+from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
 from dppo_redis.spaces.observations import Array, BoolArray, Field, FloatArray, ObservationSpec
 from learner.ppo.batch import Batch, stack
 from workers.collect import Collector
@@ -308,3 +311,13 @@ def make_summary(**known: Any) -> RunSummary:
     steps = dict.fromkeys(("env_steps", "trained_steps", "updates", "return_episodes"), 0)
     times = dict.fromkeys(("train_s", "wall_s", "steps_per_s"), 0.0)
     return RunSummary(**{**nothing, **steps, **times, "reason": "stopped", "run_dir": "run", **known})
+
+
+def spaces_of(config: RunConfig) -> EnvironmentSpaces:
+    """The spaces of the environment that `config` asks for, looked at in this process."""
+    return inspect(source_of(config), use_mask=config.use_action_mask)
+
+
+def describe(config: RunConfig) -> RunDescription:
+    """The description of a run that was started by the environment that is installed here."""
+    return describe_started(config, spaces_of(config))

@@ -21,24 +21,12 @@ from dppo_redis.environments.numbering import LOOK, CopyNumber
 from dppo_redis.environments.plain import observed_space, plain_numbers
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.protocol.config import RunConfig
-from dppo_redis.protocol.run_plan import describe_started
-from dppo_redis.protocol.spec import EnvironmentSource, RunDescription, source_of
+from dppo_redis.protocol.spec import EnvironmentSource, source_of
 from dppo_redis.service.manners import keeping_manners
 from dppo_redis.service.plugins import first_line
 from dppo_redis.spaces.actions import describe_actions
 from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
 from dppo_redis.spaces.observations import describe_observations
-
-
-def spaces_of(config: RunConfig) -> EnvironmentSpaces:
-    """The spaces of the environment that `config` asks for, as it is installed here.
-
-    In this process: commands look in a child of theirs, see `child.py`.
-
-    Raises:
-        ConfigurationError, EnvironmentBrokenError: as `looking` does.
-    """
-    return inspect(source_of(config), use_mask=config.use_action_mask)
 
 
 def check_evaluation(config: RunConfig, spaces: EnvironmentSpaces) -> None:
@@ -68,11 +56,6 @@ def check_evaluation(config: RunConfig, spaces: EnvironmentSpaces) -> None:
             f"evaluation.wrappers: with {list(wrappers)} the environment has {' and '.join(differing)}: "
             "evaluation may change rewards and episodes, but what the policy sees and does has to be the same"
         )
-
-
-def describe(config: RunConfig) -> RunDescription:
-    """The description of a run that was started, by the environment that is installed here."""
-    return describe_started(config, spaces_of(config))
 
 
 def inspect(

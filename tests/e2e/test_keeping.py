@@ -13,12 +13,11 @@ import pytest
 from imageio import v3
 
 from dppo_redis.artefacts.best_policy import keep_best
-from dppo_redis.environments.inspect import describe
 from dppo_redis.errors import ExitStatus
 from dppo_redis.protocol.reports import Evaluation
 from ops.fleet.run_directory import RunDirectory, prepare
 from tests.e2e.support import Command
-from tests.factories import make_config, make_model, make_weights
+from tests.factories import describe, make_config, make_model, make_weights
 from workers.seeding import evaluation_seeds
 
 NO_DISPLAY = {"DISPLAY": "", "WAYLAND_DISPLAY": "", "SDL_VIDEODRIVER": ""}

@@ -11,7 +11,6 @@ from typing import Any, cast
 import tomli_w
 import torch
 
-from dppo_redis.environments.inspect import spaces_of
 from dppo_redis.errors import ExitStatus
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.config import EnvValue, RunConfig
@@ -27,7 +26,7 @@ from learner.build import build_ppo
 from learner.ppo.batch import stack
 from ops.serial_sampling import make_sampling
 from tests.conftest import RedisServer, wait_until
-from tests.factories import make_config
+from tests.factories import make_config, spaces_of
 from tests.integration.actor_side import PATIENCE_S, RunningActor, running_actor
 from tests.integration.learner_side import in_background
 from workers.build import build_collector

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from rich.console import RenderableType
 
 from dppo_redis.artefacts.exports import load_export
-from dppo_redis.environments.inspect import describe, spaces_of
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.ledger import Ledger
 from dppo_redis.protocol.report_fields import from_whole_fields
@@ -23,7 +22,7 @@ from ops.fleet.broker import find_server
 from ops.screens.tables import derived_table, make_console, summary_table
 from ops.screens.view import plain_line, render
 from tests.conftest import RedisServer, wait_until
-from tests.factories import GOLDEN
+from tests.factories import GOLDEN, describe, spaces_of
 from tests.golden_values import golden_payloads
 
 __all__ = ["GOLDEN", "RedisServer", "find_server", "golden_payloads", "wait_until"]

@@ -13,7 +13,6 @@ import pytest
 import tomli_w
 import torch
 
-from dppo_redis.environments.inspect import spaces_of
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.run_plan import plan
@@ -25,7 +24,7 @@ from dppo_redis.store.run_store import PAUSE, RUN, STOP, RunStore
 from dppo_redis.store.weight_store import WeightStore
 from learner.__main__ import LearnerOptions, _serve, _spaces
 from tests.conftest import RedisServer, wait_until
-from tests.factories import make_config
+from tests.factories import make_config, spaces_of
 from tests.integration.actor_side import SLOT, RunningActor, running_actor
 from tests.integration.learner_side import in_background
 from tests.integration.looking import hash_of, imbalance, integer, ledger_of, version_of

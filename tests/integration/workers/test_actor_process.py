@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import pytest
 
-from dppo_redis.environments.inspect import describe
 from dppo_redis.errors import ExitStatus
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.spec import RunDescription
@@ -20,6 +19,7 @@ from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client
 from dppo_redis.store.keys import RunKeys
 from tests.conftest import RedisServer, wait_until
+from tests.factories import describe
 from tests.integration.learner_side import leadership_of
 from tests.integration.looking import hash_of
 

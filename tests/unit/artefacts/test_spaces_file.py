@@ -7,8 +7,7 @@ import pytest
 
 from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.artefacts.spaces_file import describe_stored, read_spaces, write_spaces
-from dppo_redis.environments.inspect import describe, spaces_of
-from tests.factories import make_config
+from tests.factories import describe, make_config, spaces_of
 
 ENVIRONMENTS: list[dict[str, Any]] = [
     {"env_id": "CartPole-v1"},

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from dppo_redis.environments.inspect import describe
 from dppo_redis.environments.make import make_single, make_vector
 from dppo_redis.environments.numbering import CopyNumber
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.spec import EnvironmentSource
 from ops.serial_sampling import make_sampling
+from tests.factories import describe
 from workers.build import build_collector
 
 NUMBERED = "tests.envs:Numbered-v0"

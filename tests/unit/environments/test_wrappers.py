@@ -14,14 +14,14 @@ from gymnasium.wrappers import (
     TimeLimit,
 )
 
-from dppo_redis.environments.inspect import check_evaluation, inspect, spaces_of
+from dppo_redis.environments.inspect import check_evaluation, inspect
 from dppo_redis.environments.make import make_single, make_vector
 from dppo_redis.environments.plain import OwnObservations
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.rollout import Rollout
 from dppo_redis.spaces.observations import ObservationSpec
 from tests.envs.observations import Reusing
-from tests.factories import TERMINATING, make_config, source
+from tests.factories import TERMINATING, make_config, source, spaces_of
 from tests.unit.playing import MODES, play, spec_of
 from tests.wrappers import Scaled, Shifted
 from workers.envs import Environments

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from dppo_redis.environments.inspect import spaces_of
 from dppo_redis.protocol.reports import UpdateRecord
 from dppo_redis.protocol.run_plan import plan
 from dppo_redis.service.shutdown import StopRequest
@@ -15,7 +14,7 @@ from ops.screens.curve import read_metrics
 from ops.screens.tables import make_console
 from ops.serial import make_serial
 from ops.serial_sampling import PolicyHistory
-from tests.factories import make_config, make_policy, make_spec
+from tests.factories import make_config, make_policy, make_spec, spaces_of
 
 _CONFIG = make_config(
     env_id="CartPole-v1",

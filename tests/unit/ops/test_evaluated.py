@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from dppo_redis.artefacts.run_files import RunFiles
-from dppo_redis.environments.inspect import spaces_of
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.protocol.ledger import Ledger
 from dppo_redis.protocol.report_fields import to_json
@@ -24,7 +23,7 @@ from ops.options import SerialOptions, TrainOptions, read_options
 from ops.screens.evaluated import describe_missing, describe_trouble, last_evaluation, waits_for
 from ops.screens.tables import make_console
 from ops.serial import Serial, make_serial
-from tests.factories import make_config
+from tests.factories import make_config, spaces_of
 
 WHOLE = Evaluation(3, 2, 128, 130, 21.5, 0.5, 21.5, 20, planned=20)
 CUT = replace(WHOLE, version=9, update=8, return_mean=99.0, episodes=7, complete=False)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dppo_redis.environments.inspect import spaces_of
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.protocol.run_plan import plan
 from dppo_redis.service.shutdown import StopRequest
@@ -17,7 +16,7 @@ from ops.commands.serial import main
 from ops.fleet.run_directory import sampling_in
 from ops.screens.tables import make_console
 from ops.serial import Serial, make_serial
-from tests.factories import make_config
+from tests.factories import make_config, spaces_of
 
 
 @pytest.fixture(autouse=True)

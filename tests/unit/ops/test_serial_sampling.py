@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dppo_redis.environments.inspect import describe, spaces_of
 from dppo_redis.errors import EnvironmentBrokenError, StoppedError, WireError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.config import EnvValue
@@ -18,7 +17,7 @@ from dppo_redis.service.shutdown import StopRequest
 from ops.screens.tables import make_console, progress_of_first_rollouts
 from ops.serial import make_serial
 from ops.serial_sampling import Sampling, make_sampling
-from tests.factories import make_config, make_policy
+from tests.factories import describe, make_config, make_policy, spaces_of
 from workers.failures import MOST_FAILURES, MOST_REFUSED, Trouble
 
 POLICY_STEPS = 10

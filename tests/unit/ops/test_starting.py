@@ -12,7 +12,6 @@ from gymnasium.vector import SyncVectorEnv
 
 from dppo_redis.artefacts.best_policy import read_best, write_best
 from dppo_redis.artefacts.run_files import RunFiles
-from dppo_redis.environments.inspect import describe, spaces_of
 from dppo_redis.environments.make import make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.protocol.config import MAX_PAYLOAD_BYTES
@@ -25,6 +24,7 @@ from ops.commands.serial import main as serial
 from tests.envs.episodes import Terminating
 from tests.envs.observations import Screen
 from tests.factories import (
+    describe,
     make_collector,
     make_config,
     make_description,
@@ -33,6 +33,7 @@ from tests.factories import (
     make_spec,
     make_weights,
     source,
+    spaces_of,
 )
 from workers.build import build_collector
 from workers.episodes import evaluate

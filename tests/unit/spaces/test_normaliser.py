@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dppo_redis.environments.inspect import spaces_of
 from dppo_redis.errors import WireError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.run_plan import plan
@@ -29,6 +28,7 @@ from tests.factories import (
     make_rollout,
     make_spec,
     make_weights,
+    spaces_of,
 )
 
 NORMALISED = make_spec(normalise_observations=True)

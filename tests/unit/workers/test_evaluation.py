@@ -10,7 +10,6 @@ import pytest
 
 from dppo_redis.artefacts.best_policy import keep_best
 from dppo_redis.environments.assigned import AssignedEpisodes
-from dppo_redis.environments.inspect import describe
 from dppo_redis.errors import EnvironmentBrokenError, StoppedError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.reports import Evaluation
@@ -22,6 +21,7 @@ from ops.policies.intervals import half_width
 from ops.policies.load_policy import load_learnt
 from tests.factories import (
     TERMINATING,
+    describe,
     make_config,
     make_description,
     make_environments,

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from dppo_redis.environments.inspect import describe
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.reports import ActorReport
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.service.deaths import MOST_DEATHS, Deaths, GivesUpError
 from dppo_redis.service.shutdown import StopRequest
+from tests.factories import describe
 from workers.join import check_environment_patiently, pause_after_deaths
 from workers.watchdog import CallClock
 

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from dppo_redis.environments import make
-from dppo_redis.environments.inspect import spaces_of
 from dppo_redis.protocol.rollout import Rollout
 from dppo_redis.protocol.run_plan import plan
 from dppo_redis.protocol.spec import RunDescription
-from tests.factories import copied, make_config, make_policy
+from tests.factories import copied, make_config, make_policy, spaces_of
 from workers.build import build_collector
 from workers.vectorization import Chosen, kind_of, make_fastest_vector
 
