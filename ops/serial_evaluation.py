@@ -59,7 +59,7 @@ class SerialEvaluations:
                 policy, self._player.evaluate(policy, stop, limit_s=limit_s, goes_on=self._show(limit_s))
             )
         except StoppedError:
-            pass
+            pass  # the run ends with the evaluation before
         except EnvironmentBrokenError as error:
             _log.error("no evaluation: %s", error)
             self.last = None

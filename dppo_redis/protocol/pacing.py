@@ -96,16 +96,21 @@ def derive(config: RunConfig, spaces: EnvironmentSpaces, *, serial: bool = False
         backlog_fresh=low,
         expected_lag=0.0 if fresh else expected_lag(low, actors, per_update, config.publish_every),
         rollout_bytes=rollout_bytes,
-        learner_bytes=learner_bytes(
-            spaces.observation,
-            config.frame_stack,
-            config.network.hidden,
-            config.network.memory_size if config.network.memory != "none" else 0,
-            rows=samples,
-            minibatch_rows=ppo.minibatch_size,
-            batch_bytes=per_update * rollout_bytes,
-        ),
+        learner_bytes=_learner_bytes(config, spaces, samples, per_update * rollout_bytes),
         valve_bytes=valve_bytes(high, actors, rollout_bytes),
+    )
+
+
+def _learner_bytes(config: RunConfig, spaces: EnvironmentSpaces, rows: int, batch_bytes: int) -> int:
+    network = config.network
+    return learner_bytes(
+        spaces.observation,
+        config.frame_stack,
+        network.hidden,
+        network.memory_size if network.memory != "none" else 0,
+        rows=rows,
+        minibatch_rows=config.ppo.minibatch_size,
+        batch_bytes=batch_bytes,
     )
 
 

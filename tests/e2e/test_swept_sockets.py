@@ -40,5 +40,6 @@ def test_sockets_that_were_swept_away_are_put_back(tmp_path: Path) -> None:
         run.goes_on(60)
         train.send(signal.SIGTERM)
         assert train.wait(30) == ExitStatus.TERMINATED
+        # The second time the learner is started again, from a checkpoint of a moment before.
         assert train.summary()["updates"] > 3
         assert_nothing_left(train, 5)
