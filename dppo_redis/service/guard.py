@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
+from dppo_redis.errors import ExitStatus
 from dppo_redis.service import user_code
 from dppo_redis.service.descendants import adopt_orphans, end_descendants, reap
 from dppo_redis.service.shutdown import PARENT_PID_VARIABLE, die_with_parent, kill_with_parent
@@ -26,7 +27,7 @@ _LATE_S = 2.0  # over the limit of a call; the watchdog is at work before
 _END_S = 3.0  # for the interpreter's own end
 _PERIOD_S = 0.25
 _NATURAL_S, _ORPHAN_GRACE_S = 0.3, 1.0
-_BROKEN, _SIGNALLED = 70, 128
+_SIGNALLED = 128  # what a shell adds to the number of a signal
 _DUMP = signal.SIGUSR2
 _KERNEL = 0x80  # si_code of a signal from the terminal, which the child gets by itself
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
@@ -122,13 +123,18 @@ class _Guard:
         if began is None:
             return None
         if self._stop is not None and now - max(began, self._stopped_at) > STOP_GRACE_S:
-            return self._kill(_SIGNALLED + (self._stop if self._stop == signal.SIGINT else signal.SIGTERM))
+            return self._kill(self._stopped_status)
         if limit_s is not None and now - began > limit_s + _LATE_S:
             self._say(f"the environment has not answered for {now - began:.0f} s; it is in:")
             os.kill(self._child, _DUMP)
             time.sleep(_PERIOD_S)
-            return self._kill(_BROKEN)
+            return self._kill(ExitStatus.ENVIRONMENT_BROKEN)
         return None
+
+    @property
+    def _stopped_status(self) -> ExitStatus:
+        """What a command that a signal stopped answers to its shell."""
+        return ExitStatus.INTERRUPTED if self._stop == signal.SIGINT else ExitStatus.TERMINATED
 
     def _kill(self, status: int) -> int:
         """Kill and reap the child: the wait status of one that ended with `status`."""
@@ -144,10 +150,10 @@ class _Guard:
             return code
         number = signal.Signals(-code)
         if self._stop is not None:
-            return _SIGNALLED + (self._stop if self._stop == signal.SIGINT else signal.SIGTERM)
+            return self._stopped_status
         if user_code.is_inside() and number != signal.SIGKILL:
             self._say(f"{number.name} inside the environment ended this command")
-            return _BROKEN
+            return ExitStatus.ENVIRONMENT_BROKEN
         signal.signal(number, signal.SIG_DFL) if number != signal.SIGKILL else None
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
         os.kill(os.getpid(), number)
