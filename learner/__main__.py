@@ -23,15 +23,15 @@ from dppo_redis.protocol.pacing import FleetPacing
 from dppo_redis.protocol.run_plan import RunPlan, plan
 from dppo_redis.protocol.spec import source_of
 from dppo_redis.service.arguments import parse_arguments
-from dppo_redis.service.event_log import History
+from dppo_redis.service.event_log import EventLog
 from dppo_redis.service.logs import configure
 from dppo_redis.service.shutdown import StopRequest, run_service
 from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
-from dppo_redis.store.client import Client, Patience, connect, eviction_warning
+from dppo_redis.store.client import Client, RetryLoop, connect, eviction_warning
 from dppo_redis.store.credentials import Role, find_url
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.registry import Registry
-from dppo_redis.store.rollout_stream import Entry, RolloutConsumer
+from dppo_redis.store.rollout_stream import RolloutConsumer, StreamEntry
 from dppo_redis.store.run_store import RunStore
 from learner.build import build_ppo, check_size, make_checkpoints
 from learner.intake.batch_rule import BatchRule, ElasticBatch, LockStepBatch
@@ -62,12 +62,12 @@ class LearnerOptions:
     """Compute threads; small networks are fastest with one"""
     standby: bool = False
     """Wait while another learner leads this run, and take over when it ends or dies"""
-    history: Path | None = None
+    event_log: Path | None = None
     """File to which every event is appended, for checking afterwards; default: none"""
 
 
-def _quarantine(store: RunStore, patience: Patience, entry: Entry, error: WireError) -> None:
-    patience.call(
+def _quarantine(store: RunStore, retry: RetryLoop, entry: StreamEntry, error: WireError) -> None:
+    retry.call(
         "quarantine an entry", lambda: store.quarantine(entry.id, error.reason, str(error), entry.fields)
     )
 
@@ -101,7 +101,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         is_saved = learner.save_last()
         learner.hand_back(keeper)
     except FencedError:
-        learner.history.write("fenced", epoch=learner.leadership.fence.epoch)
+        learner.event_log.write("fenced", epoch=learner.leadership.fence.epoch)
         raise
     finally:
         keeper.close()
@@ -129,7 +129,7 @@ def _published_spaces(
 ) -> EnvironmentSpaces | None:
     store = RunStore(client, RunKeys(options.run))
     try:
-        description = Patience(stop).call("read the spec", store.description)
+        description = RetryLoop(stop).call("read the spec", store.description)
     except ConfigurationError:  # damaged, or of another release: it is published anew
         return None
     if description is None or description.spec.environment != source_of(config):
@@ -143,7 +143,7 @@ def _published_spaces(
 def _build(options: LearnerOptions, planned: RunPlan, client: Client, stop: StopRequest) -> Learner:
     config, description = planned.config, planned.description
     keys = RunKeys(options.run)
-    patience = Patience(stop)
+    retry = RetryLoop(stop)
     store = RunStore(client, keys)
     ppo = build_ppo(config, description, planned.derived.update_epochs)
     check_size(ppo)
@@ -151,34 +151,34 @@ def _build(options: LearnerOptions, planned: RunPlan, client: Client, stop: Stop
     files = RunFiles(options.run_dir)
     checkpoints = make_checkpoints(config, description, options.run, options.run_dir)
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-    history = History(options.history, "learner")
+    event_log = EventLog(options.event_log, "learner")
     reserved = ReservedVersions(files.used)
-    leadership = make_leadership(client, keys, description, owner, stop, history, reserved)
-    if warning := patience.call("look at the server", lambda: eviction_warning(client)):
+    leadership = make_leadership(client, keys, description, owner, stop, event_log, reserved)
+    if warning := retry.call("look at the server", lambda: eviction_warning(client)):
         logging.getLogger("dppo").warning("%s", warning)
-    wait = partial(stand_by, store, patience, stop) if options.standby else None
+    wait = partial(stand_by, store, retry, stop) if options.standby else None
     snapshot = take_over(leadership, checkpoints, ppo, wait)
     if snapshot is None and config.init_from is not None:
         warm_start(ppo, Path(config.init_from))
     progress = snapshot.progress if snapshot else Progress()
     if snapshot:
-        history.write("resumed", update=progress.update, epoch=snapshot.epoch, version=snapshot.version)
+        event_log.write("resumed", update=progress.update, epoch=snapshot.epoch, version=snapshot.version)
     consumer = RolloutConsumer(client, keys, leadership.bookkeeper.restore_stream)
     intake = Intake(
         consumer,
         description.spec,
         leadership.bookkeeper.settle,
-        partial(_quarantine, store, patience),
+        partial(_quarantine, store, retry),
         _batch_rule(planned),
         config.staleness_limit,
-        history,
+        event_log,
         lambda: leadership.publisher.versions,
     )
     if snapshot:
-        intake.marks = snapshot.marks
+        intake.last_sequence_numbers = snapshot.last_sequence_numbers
     leadership.publisher.announce()
-    patience.call("prepare the stream", leadership.bookkeeper.restore_stream)
-    patience.call("take over pending rollouts", consumer.claim_all)
+    retry.call("prepare the stream", leadership.bookkeeper.restore_stream)
+    retry.call("take over pending rollouts", consumer.claim_all)
     return Learner(
         training=Training(
             config, ppo, progress, lock_step, MetricsFiles(options.run_dir, progress.update), checkpoints
@@ -187,9 +187,9 @@ def _build(options: LearnerOptions, planned: RunPlan, client: Client, stop: Stop
         leadership=leadership,
         intake=intake,
         store=store,
-        patience=patience,
+        retry=retry,
         stop=stop,
-        history=history,
+        event_log=event_log,
     )
 
 

@@ -26,7 +26,7 @@ from dppo_redis.artefacts.run_files import (
 from dppo_redis.errors import CheckpointError, ConfigurationError
 from dppo_redis.protocol.ledger import Books, Ledger
 from dppo_redis.protocol.lineage import Lineage
-from dppo_redis.protocol.sequence_numbers import Marks
+from dppo_redis.protocol.sequence_numbers import LastSequenceNumbers
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.service.files import flush_directory, flush_file, write_aside
 from dppo_redis.service.plugins import one_line
@@ -44,14 +44,14 @@ _log = logging.getLogger("dppo")
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class LearnerSnapshot:
     """What a checkpoint holds besides network, optimiser and random states."""
 
     progress: Progress
     epoch: int
     version: int
     lineage: Lineage
-    marks: Marks
+    last_sequence_numbers: LastSequenceNumbers
     books: Books
     actor_boots: Mapping[str, int]
 
@@ -117,7 +117,7 @@ class Checkpoints:
     def save(
         self,
         ppo: PpoUpdate,
-        snapshot: Snapshot,
+        snapshot: LearnerSnapshot,
         confirm: Callable[[], None] = lambda: None,
         *,
         milestone: bool = False,
@@ -182,7 +182,7 @@ class Checkpoints:
         """Those at the start of a segment, newest first."""
         return [file for file in self.files() if number_of(file) % self._segment_updates == 0]
 
-    def restore(self, ppo: PpoUpdate) -> Snapshot | None:
+    def restore(self, ppo: PpoUpdate) -> LearnerSnapshot | None:
         """Load the newest usable checkpoint, else milestone, into `ppo`; None when there is no file at all.
 
         In lock-step mode that is the newest at the start of a segment: what was trained since is
@@ -210,7 +210,7 @@ class Checkpoints:
             _log.info("training again from the start of the segment, update %d", number_of(file))
         return snapshot
 
-    def peek(self, ppo: PpoUpdate, file: Path | None) -> Snapshot | None:
+    def peek(self, ppo: PpoUpdate, file: Path | None) -> LearnerSnapshot | None:
         """Load `file`, or the newest readable one, and change nothing on the disk.
 
         Raises:
@@ -238,7 +238,7 @@ class Checkpoints:
                 f"{file} belongs to run {values['run']}, but with another spec: {'; '.join(differences)}"
             )
 
-    def _values(self, ppo: PpoUpdate, snapshot: Snapshot) -> dict[str, Any]:
+    def _values(self, ppo: PpoUpdate, snapshot: LearnerSnapshot) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "run": self._run,
@@ -254,14 +254,14 @@ class Checkpoints:
             "epoch": snapshot.epoch,
             "version": snapshot.version,
             "lineage": [list(start) for start in snapshot.lineage.starts],
-            "marks": snapshot.marks.to_dict(),
+            "marks": snapshot.last_sequence_numbers.to_dict(),
             "ledger": dict(snapshot.books.ledger.counts),
             "last_entries_added": snapshot.books.last_entries_added,
             "actor_boots": dict(snapshot.actor_boots),
         }
 
     @staticmethod
-    def _load(values: dict[str, Any], ppo: PpoUpdate) -> Snapshot:
+    def _load(values: dict[str, Any], ppo: PpoUpdate) -> LearnerSnapshot:
         try:
             ppo.model.load_state_dict(values["model"])
             ppo.optimizer.load_state_dict(values["optimizer"])
@@ -273,12 +273,12 @@ class Checkpoints:
         ppo.return_moments = RunningMoments.from_dict(values["return_moments"])
         ppo.generator.set_state(values["minibatch_rng"])
         torch.set_rng_state(values["torch_rng"])
-        return Snapshot(
+        return LearnerSnapshot(
             progress=Progress.from_dict(values["progress"]),
             epoch=values["epoch"],
             version=values["version"],
             lineage=Lineage(tuple((epoch, update) for epoch, update in values["lineage"])),
-            marks=Marks(values["marks"]),
+            last_sequence_numbers=LastSequenceNumbers(values["marks"]),
             books=Books(Ledger(values["ledger"]), values["last_entries_added"]),
             actor_boots=values["actor_boots"],
         )

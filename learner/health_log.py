@@ -9,8 +9,8 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 
 from dppo_redis.protocol.spec import Spec
-from dppo_redis.service.logs import Rarely
-from learner.ppo.health import LONGEST_WINDOW, RULES, Rule
+from dppo_redis.service.logs import RateLimit
+from learner.ppo.health import LONGEST_WINDOW, RULES, HealthRule
 from learner.ppo.update import UpdateReport
 
 _log = logging.getLogger("dppo")
@@ -62,7 +62,7 @@ class HealthLog:
         self._warnings = warnings
         self._reports: deque[UpdateReport] = deque(maxlen=LONGEST_WINDOW)
         self._signs: defaultdict[str, _Sign] = defaultdict(_Sign)
-        self._rarely: defaultdict[str, Rarely] = defaultdict(Rarely)
+        self._rate_limit: defaultdict[str, RateLimit] = defaultdict(RateLimit)
 
     def consider(self, report: UpdateReport, update: int) -> None:
         """Judge the newest update, which has this number."""
@@ -74,11 +74,11 @@ class HealthLog:
             if text is not None:
                 self._tell(rule, text, update)
 
-    def _tell(self, rule: Rule, text: str, update: int) -> None:
+    def _tell(self, rule: HealthRule, text: str, update: int) -> None:
         when = self._signs[rule.kind].count(update, rule.window)
         self._warnings.add(rule.kind, f"{text} ({when})")
         if rule.is_grave:
             self.alarm = text
-        if self._rarely[rule.kind].due():
+        if self._rate_limit[rule.kind].due():
             log = _log.error if rule.is_grave else _log.warning
             log("%s", text)

@@ -12,15 +12,15 @@ from dppo_redis.protocol.ledger import Outcome, Settlement
 from dppo_redis.protocol.lock_step import LockStep
 from dppo_redis.protocol.report_fields import to_fields
 from dppo_redis.protocol.reports import LearnerStatus, UpdateRecord
-from dppo_redis.service.event_log import NO_HISTORY, History
+from dppo_redis.service.event_log import NO_EVENT_LOG, EventLog
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.causes import Recurrence
-from dppo_redis.store.client import Patience, TransientError, translated
+from dppo_redis.store.client import RetryLoop, TransientError, translated
+from dppo_redis.store.error_causes import Recurrence
 from dppo_redis.store.run_store import PAUSE, RUN, STOP, RunStore
-from learner.checkpoint import Snapshot
+from learner.checkpoint import LearnerSnapshot
 from learner.goal import Finished
-from learner.intake.intake import Accepted, Intake
-from learner.intake.resend_requests import Asking
+from learner.intake.intake import AcceptedRollout, Intake
+from learner.intake.resend_requests import ResendRequests
 from learner.leadership.keeper import Keeper
 from learner.leadership.leadership import Leadership
 from learner.status_report import status_of, with_present_rates
@@ -38,17 +38,17 @@ class Learner:
     leadership: Leadership
     intake: Intake
     store: RunStore
-    patience: Patience
+    retry: RetryLoop
     stop: StopRequest
-    history: History = NO_HISTORY
+    event_log: EventLog = NO_EVENT_LOG
 
     def __post_init__(self) -> None:
-        self.asking = Asking(self.lock_step, self._signs_of_loss) if self.lock_step else None
+        self.resend_requests = ResendRequests(self.lock_step, self._signs_of_loss) if self.lock_step else None
         self.published_update = -1
         self.saved_epoch = 0
         self.unknown_states: set[str] = set()  # complained of
         self.recurrence = Recurrence(self._recurs)
-        for recurrence in (self.patience.recurrence, self.leadership.lease.recurrence):
+        for recurrence in (self.retry.recurrence, self.leadership.lease.recurrence):
             recurrence.tell = self._recurs
         self.report = self._report()  # replaced as a whole at every change: the keeper's thread reads it
 
@@ -56,7 +56,7 @@ class Learner:
         """Train until the goal is reached, a stop is asked for, or another learner leads."""
         self.publish()
         self.save()
-        self.patience.call("start the keeper", keeper.start)
+        self.retry.call("start the keeper", keeper.start)
         while self.training.finished is None and not self.stop.requested:
             keeper.check()
             if not self._may_train():
@@ -68,7 +68,9 @@ class Learner:
             self.report = self._report()
             if batch is not None:
                 self._train(batch)
-            elif self.asking and self.asking.is_due(self.training.progress.update, self.intake.slots):
+            elif self.resend_requests and self.resend_requests.is_due(
+                self.training.progress.update, self.intake.slots
+            ):
                 self.publish()
             self.training.judge(self.leadership.bookkeeper.env_steps)
             if batch is not None and self.training.is_due_to_save():
@@ -80,8 +82,8 @@ class Learner:
 
     def _may_train(self) -> bool:
         """Follow the operator's wish; looks at the newest evaluation in passing."""
-        control = self.patience.call("read control", self.store.control)
-        self.training.evaluation = self.patience.call("read the evaluation", self.store.evaluation)
+        control = self.retry.call("read control", self.store.control)
+        self.training.evaluation = self.retry.call("read the evaluation", self.store.evaluation)
         if control.state == STOP:
             self.stop.request()
             return False
@@ -99,7 +101,7 @@ class Learner:
             _log.error("control asks for the unknown state %r: going on as with %r", control.state[:40], RUN)
         return True
 
-    def _poll(self, keeper: Keeper) -> list[Accepted] | None:
+    def _poll(self, keeper: Keeper) -> list[AcceptedRollout] | None:
         self.training.waits.begin()
         try:
             with translated():
@@ -122,7 +124,7 @@ class Learner:
             return 0.0
         return min(sampled_s, self.training.waits.lasting_s)
 
-    def _train(self, accepted: list[Accepted]) -> None:
+    def _train(self, accepted: list[AcceptedRollout]) -> None:
         update = self.training.progress.update
         staleness = [update - a.header.update for a in accepted]
         waited_s = self.training.waits.end()
@@ -141,16 +143,16 @@ class Learner:
         self.report = self._report()
         self._append(record)
 
-    def _remember(self, accepted: list[Accepted], update: int) -> None:
+    def _remember(self, accepted: list[AcceptedRollout], update: int) -> None:
         """Into the history: what was trained on, at which update, before its outcome is recorded."""
-        if self.history.is_on:
+        if self.event_log.is_on:
             headers = [(a.entry_id, a.header) for a in accepted]
             rollouts = [(i, h.boot, h.seq, h.epoch, h.version, h.update) for i, h in headers]
-            self.history.write("trained", at=update, rollouts=rollouts)
+            self.event_log.write("trained", at=update, rollouts=rollouts)
 
     def _append(self, record: UpdateRecord) -> None:
         fields = to_fields(record)
-        self.patience.call("record metrics", lambda: self.store.append_metrics({"kind": "update", **fields}))
+        self.retry.call("record metrics", lambda: self.store.append_metrics({"kind": "update", **fields}))
 
     def publish(self, env_steps: int | None = None) -> None:
         """Publish the present weights."""
@@ -162,8 +164,8 @@ class Learner:
             self.leadership.bookkeeper.env_steps if env_steps is None else env_steps,
         )
         self.published_update = progress.update
-        if self.asking is not None:
-            self.asking.published()
+        if self.resend_requests is not None:
+            self.resend_requests.published()
 
     def _signs_of_loss(self) -> int:
         """How often something has shown that rollouts may be lost."""
@@ -188,19 +190,19 @@ class Learner:
             CheckpointError: the disk refuses.
         """
         self.training.advance_clock()
-        snapshot = Snapshot(
+        snapshot = LearnerSnapshot(
             progress=self.training.progress,
             epoch=self.leadership.fence.epoch,
             version=self.leadership.publisher.version,
             lineage=self.leadership.lease.lineage,
-            marks=self.intake.marks_of_settled(),
+            last_sequence_numbers=self.intake.marks_of_settled(),
             books=self.leadership.bookkeeper.books,
             actor_boots=self.leadership.publisher.boots,
         )
         self.saved_epoch = snapshot.epoch
         try:
             self.training.save(snapshot, self.leadership.lease.confirm)
-            self.history.write("saved", update=snapshot.progress.update, epoch=snapshot.epoch)
+            self.event_log.write("saved", update=snapshot.progress.update, epoch=snapshot.epoch)
         finally:
             self.report = self._report()
 
@@ -215,7 +217,7 @@ class Learner:
 
     def _report(self) -> LearnerStatus:
         """What the loop has done so far."""
-        waiting = (self.recurrence, self.patience.recurrence, self.leadership.lease.recurrence)
+        waiting = (self.recurrence, self.retry.recurrence, self.leadership.lease.recurrence)
         waits_for = next((recurrence.text for recurrence in waiting if recurrence.text), "")
         report = status_of(self.training, self.intake)
         return replace(report, alarm=waits_for or report.alarm)

@@ -17,9 +17,9 @@ from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.protocol.report_fields import from_fields, names, to_fields
 from dppo_redis.protocol.reports import UpdateRecord
 from dppo_redis.service.files import read_rows, split_row, whole_lines_backwards
-from dppo_redis.service.logs import Rarely
+from dppo_redis.service.logs import RateLimit
 from learner.ppo.update import UpdateReport
-from learner.tensorboard_file import Board
+from learner.tensorboard_file import TensorBoardFile
 
 _log = logging.getLogger("dppo")
 
@@ -53,9 +53,9 @@ class MetricsFiles:
         self._kept_bytes, steps = _kept_until(self._file, first_update)
         # What an earlier process wrote after the checkpoint is hidden.
         purged_step = steps + 1 if steps else 0
-        self._board = Board(RunFiles(directory).tensorboard, purged_step)
+        self._tensorboard = TensorBoardFile(RunFiles(directory).tensorboard, purged_step)
         self._csv: TextIO | None = None
-        self._rarely = Rarely()
+        self._rate_limit = RateLimit()
         self.failure = ""  # why rows are missing, if any are
         with self._forgiven():
             self._begun()
@@ -64,11 +64,11 @@ class MetricsFiles:
         """Add one record."""
         with self._forgiven():
             csv.DictWriter(self._begun(), names(UpdateRecord)).writerow(to_fields(record))
-            self._board.write(record)
+            self._tensorboard.write(record)
 
     def close(self) -> None:
         """Flush and close."""
-        for file in (self._csv, self._board):
+        for file in (self._csv, self._tensorboard):
             try:
                 if file is not None:
                     file.close()
@@ -89,7 +89,7 @@ class MetricsFiles:
             yield
         except OSError as error:
             self.failure = f"{self._file.name} or the curves of TensorBoard lack rows: {error}"
-            if self._rarely.due():
+            if self._rate_limit.due():
                 _log.error("cannot write metrics: %s", error)
 
 

@@ -8,10 +8,10 @@ from torch.utils.tensorboard import SummaryWriter
 
 from dppo_redis.protocol.report_fields import curves
 from dppo_redis.protocol.reports import UpdateRecord
-from dppo_redis.service.logs import Rarely
+from dppo_redis.service.logs import RateLimit
 
 
-class Board:
+class TensorBoardFile:
     """Writes curves. TensorBoard's writer is of no use once the disk has refused it: another is begun."""
 
     def __init__(self, directory: Path, purged_step: int, pause_s: float = 10.0) -> None:
@@ -19,7 +19,7 @@ class Board:
         self._directory = directory
         self._purged_step: int | None = purged_step
         self._writer: SummaryWriter | None = None
-        self._beginnings = Rarely(pause_s)
+        self._beginnings = RateLimit(pause_s)
         self._evaluated: int | None = None
 
     def write(self, record: UpdateRecord) -> None:

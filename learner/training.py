@@ -14,7 +14,7 @@ from dppo_redis.protocol.config import CheckpointConfig, RunConfig
 from dppo_redis.protocol.lock_step import LockStep
 from dppo_redis.protocol.reports import Evaluation, UpdateRecord
 from dppo_redis.protocol.rollout import Rollout
-from learner.checkpoint import Checkpoints, Snapshot, is_milestone
+from learner.checkpoint import Checkpoints, LearnerSnapshot, is_milestone
 from learner.clock import RecentRate, TrainingClock, WaitMeter
 from learner.goal import Finished, Goal, judge_goal
 from learner.health_log import HealthLog, RunWarnings
@@ -101,7 +101,7 @@ class Saving:
             "longer --checkpoint.interval-s)"
         )
 
-    def save(self, ppo: PpoUpdate, snapshot: Snapshot, confirm: Callable[[], None]) -> None:
+    def save(self, ppo: PpoUpdate, snapshot: LearnerSnapshot, confirm: Callable[[], None]) -> None:
         """Write a checkpoint, and the milestone owed.
 
         Raises:
@@ -226,7 +226,7 @@ class Training:
         """Whether a checkpoint is due after the last update, or before the first."""
         return self.saving.is_due(self.progress.update)
 
-    def save(self, snapshot: Snapshot, confirm: Callable[[], None] = lambda: None) -> None:
+    def save(self, snapshot: LearnerSnapshot, confirm: Callable[[], None] = lambda: None) -> None:
         """Write a checkpoint, and the milestone owed.
 
         `confirm` is called before the file gets its name; it raises where this process leads no more.

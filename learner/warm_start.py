@@ -34,7 +34,7 @@ _log = logging.getLogger("dppo")
 
 
 @dataclass(frozen=True)
-class Source:
+class WarmStartSource:
     """What a network may start from."""
 
     path: Path  # the file or the export
@@ -45,7 +45,7 @@ class Source:
     trained_steps: int
 
 
-def read_source(path: Path) -> Source:
+def read_source(path: Path) -> WarmStartSource:
     """Read whatever `path` is.
 
     Raises:
@@ -66,7 +66,7 @@ def read_source(path: Path) -> Source:
     raise ConfigurationError(f"init_from: {path} is no run's directory, no checkpoint and no export")
 
 
-def check_source(source: Source, spec: Spec) -> None:
+def check_source(source: WarmStartSource, spec: Spec) -> None:
     """Refuse a source whose policy means something else.
 
     Raises:
@@ -139,14 +139,14 @@ def warm_start(ppo: PpoUpdate, path: Path) -> None:
     _log.info("starting from the %s of %s after %d steps", critic, source.path, source.trained_steps)
 
 
-def _from_run(run_dir: Path) -> Source:
+def _from_run(run_dir: Path) -> WarmStartSource:
     """Its newest readable checkpoint, else its best policy."""
     found = newest_readable(resumable_files(RunFiles(run_dir).checkpoints))
     return _from_best(run_dir) if found is None else _from_parts(*found)
 
 
-def _from_parts(file: Path, values: dict[str, Any]) -> Source:
-    return Source(
+def _from_parts(file: Path, values: dict[str, Any]) -> WarmStartSource:
+    return WarmStartSource(
         path=file,
         spec=Spec.from_json(values["spec_values"]),
         network=values["model"],
@@ -156,14 +156,14 @@ def _from_parts(file: Path, values: dict[str, Any]) -> Source:
     )
 
 
-def _from_best(run_dir: Path) -> Source:
+def _from_best(run_dir: Path) -> WarmStartSource:
     spec = describe_stored(run_dir, load_toml(RunFiles(run_dir).config), spaces_of).spec
     return _from_weights(RunFiles(run_dir).best_policy, read_best(run_dir, spec), spec)
 
 
-def _from_weights(path: Path, weights: Weights, spec: Spec) -> Source:
+def _from_weights(path: Path, weights: Weights, spec: Spec) -> WarmStartSource:
     arrays = weights.network_arrays()
-    return Source(
+    return WarmStartSource(
         path=path,
         spec=spec,
         network={name: torch.from_numpy(array.copy()) for name, array in arrays.items()},

@@ -37,7 +37,7 @@ class TrainOptions:
     """Remove what an earlier run left behind, under this name and in this directory"""
     json: bool = False
     """Print a JSON object as the last line of standard output"""
-    history: Path | None = None
+    event_log: Path | None = None
     """Directory to which each service appends what it did, for checking afterwards; default: none"""
 
 

@@ -18,12 +18,12 @@ from dppo_redis.protocol.ledger import Books, Ledger
 from dppo_redis.protocol.lineage import Lineage
 from dppo_redis.protocol.reports import RunSummary
 from dppo_redis.protocol.run_plan import RunPlan
-from dppo_redis.protocol.sequence_numbers import Marks
+from dppo_redis.protocol.sequence_numbers import LastSequenceNumbers
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.protocol.weights import Weights
 from dppo_redis.service.shutdown import StopRequest
 from learner.build import build_ppo, make_checkpoints
-from learner.checkpoint import Snapshot
+from learner.checkpoint import LearnerSnapshot
 from learner.metrics import MetricsFiles
 from learner.training import Training
 from learner.warm_start import begin_or_go_on
@@ -106,12 +106,12 @@ class Serial:
             CheckpointError: the disk refuses.
         """
         progress = self.training.progress
-        snapshot = Snapshot(
+        snapshot = LearnerSnapshot(
             progress=progress,
             epoch=1,
             version=progress.update + 1,
             lineage=Lineage(),
-            marks=Marks(),
+            last_sequence_numbers=LastSequenceNumbers(),
             books=Books(Ledger({"steps:trained": progress.trained_steps})),
             actor_boots={},
         )
@@ -154,7 +154,7 @@ class Serial:
             evaluations=self.evaluations.complete,
             target_step=finished.target_step if finished else None,
             train_return_mean=progress.return_mean,
-            refused=self.sampling.trouble.refused,
+            refused=self.sampling.failure_count.refused,
             learner_wait_share=training.waits.share(),
             warnings=training.warnings.texts,
             run_dir=str(self.run_dir),

@@ -13,7 +13,7 @@ from dppo_redis.protocol.reports import Evaluation
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.service.shutdown import StopRequest
 from learner.health_log import RunWarnings
-from ops.screens.evaluated import describe_cut
+from ops.screens.evaluation_summary import describe_cut
 from workers.episodes import EpisodePlayer
 from workers.watchdog import CallClock
 

@@ -18,7 +18,7 @@ from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.service.shutdown import StopRequest
 from workers.build import build_collector
 from workers.collect import Collector
-from workers.failures import Trouble
+from workers.failures import FailureCount
 from workers.vectorization import Chosen
 from workers.watchdog import CallClock
 
@@ -26,7 +26,7 @@ from workers.watchdog import CallClock
 class Sampling(Protocol):
     """What the baseline asks."""
 
-    trouble: Trouble  # what went wrong with the environments
+    failure_count: FailureCount  # what went wrong with the environments
     calls: CallClock  # how long they take; for a watchdog
     whole_rollouts: int  # of the batch that is sampled now
     wanted_rollouts: int  # of a batch, about
@@ -69,15 +69,15 @@ def make_sampling(config: RunConfig, description: RunDescription, update: int = 
     return LockStepFleet(description, plan)
 
 
-class PatientCollector:
+class RetryingCollector:
     """A collector that bears what an actor bears: broken environments, and rollouts that may not be used."""
 
     def __init__(
-        self, description: RunDescription, build: Callable[[int], Collector], trouble: Trouble
+        self, description: RunDescription, build: Callable[[int], Collector], failure_count: FailureCount
     ) -> None:
         self._spec, self._retry_s = description.spec, description.join.env_retry_s
         self._build = build  # of the failures in a row
-        self._trouble = trouble
+        self._failure_count = failure_count
         self._collector: Collector | None = None
 
     def collect(self, policy: ActingPolicy, stop: StopRequest) -> Rollout:
@@ -89,20 +89,20 @@ class PatientCollector:
         """
         while not stop.requested:
             if self._collector is None:
-                build = partial(self._build, self._trouble.failures)
+                build = partial(self._build, self._failure_count.failures)
                 self._collector = until_it_passes(build, self._retry_s, stop)
             try:
                 rollout = self._collector.collect(policy, stop)
-                self._trouble.sampled()
+                self._failure_count.sampled()
                 validate(rollout, self._spec)
             except EnvironmentBrokenError as error:
-                self._trouble.broke(error)
+                self._failure_count.broke(error)
                 self.close()
-                stop.sleep(self._trouble.pause_s(error))
+                stop.sleep(self._failure_count.pause_s(error))
             except WireError as error:
-                self._trouble.refuse(error)
+                self._failure_count.refuse(error)
             else:
-                self._trouble.used()
+                self._failure_count.used()
                 return rollout
         raise StoppedError("stopped between two rollouts")
 
@@ -124,12 +124,12 @@ class OneCollector:
     def __init__(self, description: RunDescription, batch_steps: int, boot: int = 1) -> None:
         """A run that goes on plays other episodes than those before, so it has another `boot`."""
         builds, chosen = itertools.count(), Chosen()
-        self.trouble, self.calls = Trouble(), CallClock()
+        self.failure_count, self.calls = FailureCount(), CallClock()
         self._batch_steps = batch_steps
         self.whole_rollouts = 0
         rows = description.spec.rollout_steps * description.join.envs_per_actor
         self.wanted_rollouts = rollouts_missing(0, rows, batch_steps)
-        self._collector = PatientCollector(
+        self._collector = RetryingCollector(
             description,
             lambda _: build_collector(
                 description,
@@ -141,7 +141,7 @@ class OneCollector:
                 role="serial",
                 chosen=chosen,
             ),
-            self.trouble,
+            self.failure_count,
         )
 
     def collect(self, policy: ActingPolicy, stop: StopRequest) -> list[Rollout]:
@@ -165,7 +165,7 @@ class LockStepFleet:
     """Samples as the actors of a lock-step run do, one after the other."""
 
     def __init__(self, description: RunDescription, plan: LockStep) -> None:
-        self.trouble, self.calls = Trouble(), CallClock()
+        self.failure_count, self.calls = FailureCount(), CallClock()
         self._plan = plan
         self._update: int | None = None
         chosen = Chosen()
@@ -177,7 +177,8 @@ class LockStepFleet:
             return build_collector(description, None, slot, boot, failures, self.calls, "serial", chosen)
 
         self._collectors = [
-            PatientCollector(description, partial(build, slot), self.trouble) for slot in range(plan.actors)
+            RetryingCollector(description, partial(build, slot), self.failure_count)
+            for slot in range(plan.actors)
         ]
 
     def collect(self, policy: ActingPolicy, stop: StopRequest) -> list[Rollout]:

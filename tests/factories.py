@@ -259,10 +259,10 @@ def _random_part(rng: np.random.Generator, shape: tuple[int, ...], field: Field)
 
 
 def _marked(rows: Row, places: Iterable[Row]) -> BoolArray:
-    marks = np.zeros(rows, np.bool_)
+    last_sequence_numbers = np.zeros(rows, np.bool_)
     for place in places:
-        marks[place] = True
-    return marks
+        last_sequence_numbers[place] = True
+    return last_sequence_numbers
 
 
 def slow_episodes(rewards: FloatArray, ends: BoolArray, valid: BoolArray) -> tuple[list[float], list[int]]:

@@ -19,12 +19,12 @@ from dppo_redis.protocol.reports import ActorReport
 from dppo_redis.protocol.rollout import MAX_ENVIRONMENTS
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.service.arguments import parse_arguments
-from dppo_redis.service.deaths import read_deaths, stopped_status
 from dppo_redis.service.ending import closing_within
-from dppo_redis.service.event_log import History
+from dppo_redis.service.event_log import EventLog
 from dppo_redis.service.logs import configure
+from dppo_redis.service.service_deaths import read_deaths, stopped_status
 from dppo_redis.service.shutdown import StopRequest, run_service
-from dppo_redis.store.client import Client, Patience, TransientError, connect, translated
+from dppo_redis.store.client import Client, RetryLoop, TransientError, connect, translated
 from dppo_redis.store.credentials import Role, find_url
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.registry import Registry
@@ -32,7 +32,7 @@ from dppo_redis.store.rollout_stream import RolloutProducer
 from dppo_redis.store.run_store import STOP, RunStore
 from dppo_redis.store.weight_store import WeightStore
 from workers.build import build_collector
-from workers.failures import Trouble
+from workers.failures import FailureCount
 from workers.join import (
     check_environment_patiently,
     pause_after_deaths,
@@ -40,7 +40,7 @@ from workers.join import (
     wait_for_description,
 )
 from workers.loop import Actor, ActorStats, RunAccess
-from workers.sampling_rule import ByBacklog, InLockStep, Turn
+from workers.sampling_rule import ElasticSampling, LockStepSampling, SamplingRule
 from workers.watchdog import STOP_GRACE_S, CallClock, Watchdog
 
 _LATE_S = 0.1  # an actor beats between two rollouts; within a longer one the watchdog does it instead
@@ -59,7 +59,7 @@ class ActorOptions:
     """Environments stepped together; default: what the run plans"""
     slot: int | None = None
     """Number of this actor in the fleet; default: the next free one"""
-    history: Path | None = None
+    event_log: Path | None = None
     """File to which every event is appended, for checking afterwards; default: none"""
 
 
@@ -71,12 +71,12 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         raise ConfigurationError(f"envs_per_actor: 1 to {MAX_ENVIRONMENTS} (got {options.envs_per_actor})")
     url = find_url(options.redis, Role.ACTOR)
     client = connect(url, f"dppo-actor-{options.run}")
-    history = History(options.history, "actor")
+    event_log = EventLog(options.event_log, "actor")
     keys = RunKeys(options.run)
-    patience = Patience(stop)
+    retry = RetryLoop(stop)
     store = RunStore(client, keys)
-    description = wait_for_description(store, patience, stop)
-    if description is None or patience.call("read control", store.control).state == STOP:
+    description = wait_for_description(store, retry, stop)
+    if description is None or retry.call("read control", store.control).state == STOP:
         _log.info("run %s is over", options.run)
         return _ended(stop)
     _check_place(options, description)
@@ -85,33 +85,33 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     name = "actor" if options.slot is None else f"actor {options.slot}"
     report = partial(_report, store, name)
     if options.slot is not None:
-        refuse_living_holder(registry, options.slot, patience, stop)
+        refuse_living_holder(registry, options.slot, retry, stop)
         pause_after_deaths(deaths, partial(_beat, registry, options.slot), report, stop)
     with Watchdog(calls, limit_s, stop, stopped_status=stopped_status(), farewell=report):
         check_environment_patiently(description, options.slot or 0, calls, stop, report)
     if stop.requested:
         return _ended(stop)
-    slot, boot = patience.call("join", lambda: registry.join(options.slot))
+    slot, boot = retry.call("join", lambda: registry.join(options.slot))
     _log.info("actor %d, boot %d, of run %s", slot, boot, options.run)
     plan = description.join.lock_step
-    turn: Turn = ByBacklog(boot) if plan is None else InLockStep(plan)
+    sampling_rule: SamplingRule = ElasticSampling(boot) if plan is None else LockStepSampling(plan)
     actor = Actor(
         description=description,
         boot_id=secrets.token_hex(8),
         stats=ActorStats(slot, boot, deaths=deaths),
-        turn=turn,
+        sampling_rule=sampling_rule,
         build_collector=partial(
             build_collector, description, options.envs_per_actor, slot, calls=calls, chosen={}
         ),
         access=RunAccess(
-            RolloutProducer(client, keys, stop, history), WeightStore(client, keys), registry, store
+            RolloutProducer(client, keys, stop, event_log), WeightStore(client, keys), registry, store
         ),
-        patience=patience,
+        retry=retry,
         stop=stop,
-        trouble=Trouble(description.join.env_retry_s),
-        history=history,
+        failure_count=FailureCount(description.join.env_retry_s),
+        event_log=event_log,
     )
-    aside = Aside(actor, connect(url, f"dppo-actor-{options.run}"), keys)
+    aside = WatchdogDuties(actor, connect(url, f"dppo-actor-{options.run}"), keys)
     try:
         with Watchdog(
             calls, limit_s, stop, stopped_status=stopped_status(), meanwhile=aside.beat, farewell=aside.leave
@@ -149,7 +149,7 @@ def _beat(registry: Registry, slot: int, report: ActorReport) -> None:
         registry.beat(slot, report)
 
 
-class Aside:
+class WatchdogDuties:
     """What the watchdog's thread does for an actor whose environments take long, by its own connection."""
 
     def __init__(self, actor: Actor, client: Client, keys: RunKeys) -> None:

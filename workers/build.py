@@ -1,6 +1,6 @@
 """Builds what an actor samples with: environments and buffers. The serial baseline builds the same."""
 
-from dppo_redis.environments.numbering import CopyNumber
+from dppo_redis.environments.copy_number import CopyNumber
 from dppo_redis.errors import EnvironmentBrokenError, EnvironmentNotBuiltError
 from dppo_redis.protocol.spec import RunDescription
 from workers.collect import Collector

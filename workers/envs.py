@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from dppo_redis.environments.assigned import NEXT_SEEDS
+from dppo_redis.environments.assigned_episodes import NEXT_SEEDS
 from dppo_redis.environments.make import CLOSE_LIMIT_S
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.service.descendants import descendants
 from dppo_redis.service.ending import end_all
-from dppo_redis.service.manners import TookTooLongError, interrupted_after, keeping_manners
+from dppo_redis.service.process_state import TookTooLongError, interrupted_after, keeping_process_state
 from dppo_redis.spaces.observations import Array, BoolArray, FloatArray, describe_observations
 from workers.watchdog import CallClock
 
@@ -30,7 +30,7 @@ _log = logging.getLogger("dppo")
 
 
 @dataclass(frozen=True)
-class Step:
+class VectorStep:
     """What one vector step showed."""
 
     observations: Array  # [N, *row], what to act on next
@@ -86,7 +86,7 @@ class Environments:
         self._ended = np.zeros(self.count, dtype=np.bool_)
         self._calls.start()
         try:
-            with keeping_manners():
+            with keeping_process_state():
                 observations, _ = self.vector.reset(seed=seed)
         except (Exception, *_LEAVING) as error:  # code of the user's: anything may come out of it
             raise EnvironmentBrokenError(f"reset raised {type(error).__name__}: {error}") from error
@@ -111,7 +111,7 @@ class Environments:
                 self._calls.stop()
         return self.reset()
 
-    def step(self, actions: Any) -> Step:
+    def step(self, actions: Any) -> VectorStep:
         """One step of every environment, actions as the environment takes them."""
         self._calls.start()
         try:
@@ -123,7 +123,7 @@ class Environments:
         finally:
             self._calls.stop()
 
-    def _step(self, actions: Any) -> Step:
+    def _step(self, actions: Any) -> VectorStep:
         began = time.perf_counter()
         raw, rewards, terminated, truncated, infos = self.vector.step(actions)
         self._stepping_s += time.perf_counter() - began
@@ -138,7 +138,7 @@ class Environments:
         if ended.any():
             final, observations = self._final(observations, ended, infos)
         rewards = np.where(valid, np.asarray(rewards, np.float32).reshape(self.count), np.float32(0))
-        return Step(observations, rewards, terminated, truncated, valid, final)
+        return VectorStep(observations, rewards, terminated, truncated, valid, final)
 
     def _final(self, observations: Array, ended: BoolArray, infos: dict[str, Any]) -> tuple[Array, Array]:
         """True final observations [E, *row] of the ended ones, and what to act on next [N, *row]."""
@@ -164,7 +164,7 @@ class Environments:
             return
         self._calls.start()  # closing may hang, too
         try:
-            with keeping_manners(), interrupted_after(CLOSE_LIMIT_S):
+            with keeping_process_state(), interrupted_after(CLOSE_LIMIT_S):
                 self.vector.close()
         except (Exception, TookTooLongError, *_LEAVING) as error:  # noqa: BLE001 code of the user's
             _log.warning("closing the environments raised %s: %s", type(error).__name__, error)

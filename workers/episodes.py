@@ -17,8 +17,8 @@ from dppo_redis.protocol.reports import Evaluation
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.spaces.observations import BoolArray
-from workers.copies import Copies
 from workers.envs import Environments
+from workers.evaluation_copies import EvaluationCopies
 from workers.seeding import evaluation_seeds
 from workers.watchdog import CallClock
 
@@ -51,7 +51,7 @@ class EpisodePlayer:
 
     def __init__(self, description: RunDescription, calls: CallClock | None = None) -> None:
         self._description = description
-        self._copies = Copies(description, calls)
+        self._copies = EvaluationCopies(description, calls)
         self.cpu_s = 0.0  # computing time of all episodes so far, wherever copies run
 
     def evaluate(

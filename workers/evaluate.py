@@ -21,12 +21,12 @@ from dppo_redis.protocol.reports import BestEvaluation, Control, Evaluation, Eva
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.protocol.weights import Weights, WeightsId
 from dppo_redis.service.arguments import parse_arguments
-from dppo_redis.service.deaths import read_deaths, stopped_status
 from dppo_redis.service.ending import closing_within
-from dppo_redis.service.event_log import NO_HISTORY, History, arrays_digest
+from dppo_redis.service.event_log import NO_EVENT_LOG, EventLog, arrays_digest
 from dppo_redis.service.logs import configure
+from dppo_redis.service.service_deaths import read_deaths, stopped_status
 from dppo_redis.service.shutdown import StopRequest, run_service
-from dppo_redis.store.client import Patience, TransientError, connect, translated
+from dppo_redis.store.client import RetryLoop, TransientError, connect, translated
 from dppo_redis.store.credentials import Role, find_url
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_store import STOP, RunStore
@@ -55,11 +55,11 @@ class EvaluatorOptions:
     """Redis URL; default: the environment variable DPPO_REDIS_URL"""
     run_dir: Path | None = None
     """Where the best policy is kept; default: nowhere"""
-    history: Path | None = None
+    event_log: Path | None = None
     """File to which every event is appended, for checking afterwards; default: none"""
 
 
-class Ration:
+class EvaluationBudget:
     """How often evaluations begin: by the computing time that training could have used.
 
     An environment that sleeps costs none. Where steps wait, cores are free, so that the first evaluations,
@@ -99,15 +99,15 @@ class Evaluator:
     description: RunDescription
     store: RunStore
     weights: WeightStore
-    patience: Patience
+    retry: RetryLoop
     stop: StopRequest
     best: BestPolicy
     player: EpisodePlayer
-    history: History = NO_HISTORY
+    event_log: EventLog = NO_EVENT_LOG
 
     def __post_init__(self) -> None:
         join = self.description.join
-        self.ration = Ration(join.evaluation_interval_s, join.evaluation_max_share)
+        self.budget = EvaluationBudget(join.evaluation_interval_s, join.evaluation_max_share)
         self.report = EvaluatorReport()
         self.failed_in_a_row = 0
         self.ends_at: float | None = None  # monotonic; the run is over, and waits until then
@@ -116,12 +116,12 @@ class Evaluator:
 
     def run(self) -> None:
         """Evaluate until the run ends, its last weights included, or a stop is asked for."""
-        before = self.patience.call("read the last report", self.store.evaluator)
+        before = self.retry.call("read the last report", self.store.evaluator)
         self._say(replace(before, playing=False))
         seen = None
         while not self.stop.requested:
             ending = self._is_ending()
-            newest = self.patience.call("look at the weights", self.weights.peek)
+            newest = self.retry.call("look at the weights", self.weights.peek)
             if newest is None or newest == seen or self._is_decided():
                 if ending:
                     return
@@ -140,13 +140,13 @@ class Evaluator:
                 return
             else:
                 self._rest_until(began + min(_LONGEST_PAUSE_S, 2.0 ** (self.failed_in_a_row - 1)))
-            rest_s = self.ration.rest_s(self.player.cpu_s - cpu_before_s, waits=self.player.waits)
+            rest_s = self.budget.rest_s(self.player.cpu_s - cpu_before_s, waits=self.player.waits)
             if not ending:
                 self._rest_until(began + rest_s)
 
     def _is_ending(self) -> bool:
         """Whether the run is over; from then on it waits for `evaluation_end_wait_s`."""
-        self._heed(self.patience.call("read control", self.store.control))
+        self._heed(self.retry.call("read control", self.store.control))
         return self.ends_at is not None
 
     def _heed(self, control: Control) -> None:
@@ -157,8 +157,8 @@ class Evaluator:
 
     def _is_decided(self) -> bool:
         """Whether the run ended because the last evaluation met the target: then that one stands."""
-        control = self.patience.call("read control", self.store.control)
-        last = self.patience.call("read the evaluation", self.store.evaluation)
+        control = self.retry.call("read control", self.store.control)
+        last = self.retry.call("read the evaluation", self.store.evaluation)
         return control.state == STOP and last is not None and last.env_steps == control.target_step
 
     def _rest_until(self, deadline: float) -> None:
@@ -171,13 +171,13 @@ class Evaluator:
     def _evaluate(self) -> bool:
         """Evaluate the newest weights; report the result, and keep them if they are the best so far."""
         try:
-            weights = self.patience.call("fetch weights", self.weights.fetch)
+            weights = self.retry.call("fetch weights", self.weights.fetch)
             if weights is None:
                 return True
             policy = ActingPolicy(weights, self.description.spec)
-            if self.history.is_on:
+            if self.event_log.is_on:
                 digest = arrays_digest(weights.arrays)
-                self.history.write("read", epoch=weights.epoch, version=weights.version, digest=digest)
+                self.event_log.write("read", epoch=weights.epoch, version=weights.version, digest=digest)
             self.playing = _Playing(WeightsId(weights.epoch, weights.version))
             result = self.player.evaluate(
                 policy, self.stop, limit_s=self.description.join.evaluation_limit_s, goes_on=self._goes_on
@@ -187,7 +187,7 @@ class Evaluator:
             if self.stop.requested:  # the signal that ends this process may end those of the copies first
                 raise StoppedError("stopped during an evaluation") from error
             if isinstance(error, WireError):
-                check_run(error, self.description, self.store, self.patience)
+                check_run(error, self.description, self.store, self.retry)
             _log.error("no evaluation: %s", error)
             self.failed_in_a_row += 1
             failures = self.report.failures + 1
@@ -246,11 +246,11 @@ class Evaluator:
         evaluations = self.report.evaluations + 1
         self.report = EvaluatorReport(evaluations=evaluations, failures=self.report.failures)
         fields = to_fields(result, best)
-        self.patience.call("write the evaluation", lambda: self.store.write_evaluation(fields, self.report))
+        self.retry.call("write the evaluation", lambda: self.store.write_evaluation(fields, self.report))
 
     def _say(self, report: EvaluatorReport) -> None:
         self.report = report
-        self.patience.call("report", lambda: self.store.write_evaluator(report))
+        self.retry.call("report", lambda: self.store.write_evaluator(report))
 
 
 def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
@@ -263,17 +263,17 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         raise ConfigurationError(f"{options.run_dir} is not a directory")
     client = connect(find_url(options.redis, Role.EVALUATOR), f"dppo-evaluator-{options.run}")
     keys = RunKeys(options.run)
-    history = History(options.history, "evaluator")
-    patience = Patience(stop)
+    event_log = EventLog(options.event_log, "evaluator")
+    retry = RetryLoop(stop)
     store = RunStore(client, keys)
     try:
-        description = wait_for_description(store, patience, stop)
+        description = wait_for_description(store, retry, stop)
         if description is not None:
             weights = WeightStore(client, keys)
             best = BestPolicy(options.run_dir)
             calls = CallClock()
             player = EpisodePlayer(description, calls)
-            evaluator = Evaluator(description, store, weights, patience, stop, best, player, history)
+            evaluator = Evaluator(description, store, weights, retry, stop, best, player, event_log)
             try:
                 limit_s = description.join.env_timeout_s
                 with Watchdog(calls, limit_s, stop, stopped_status=stopped_status()):

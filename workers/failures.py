@@ -10,7 +10,7 @@ import time
 import traceback
 
 from dppo_redis.errors import EnvironmentBrokenError, EnvironmentNotBuiltError, WireError
-from dppo_redis.service.logs import Rarely
+from dppo_redis.service.logs import RateLimit
 
 MOST_FAILURES = 5
 MOST_REFUSED = 10
@@ -18,7 +18,7 @@ _LONGEST_PAUSE_S = 5.0
 _log = logging.getLogger("dppo")
 
 
-class Trouble:
+class FailureCount:
     """Counts failures of the environments, and rollouts refused."""
 
     def __init__(self, retry_s: float = 30.0) -> None:
@@ -28,7 +28,7 @@ class Trouble:
         self._failing_since = 0.0
         self.refused = 0  # rollouts, since the start
         self._refused_in_a_row = 0
-        self._rarely = Rarely()
+        self._rate_limit = RateLimit()
 
     def broke(self, error: EnvironmentBrokenError) -> None:
         """The environments raised: count it, and show the original traceback."""
@@ -71,7 +71,7 @@ class Trouble:
             raise EnvironmentBrokenError(
                 f"{self._refused_in_a_row} rollouts in a row could not be used: {error}"
             ) from error
-        if self._rarely.due():
+        if self._rate_limit.due():
             _log.error("dropped a rollout of this process's own: %s", error)
 
     def used(self) -> None:

@@ -5,8 +5,8 @@ import time
 import traceback
 from collections.abc import Callable
 
+from dppo_redis.environments.copy_number import CopyNumber
 from dppo_redis.environments.inspect import inspect
-from dppo_redis.environments.numbering import CopyNumber
 from dppo_redis.errors import (
     ConfigurationError,
     DamagedSpecError,
@@ -15,15 +15,15 @@ from dppo_redis.errors import (
 )
 from dppo_redis.protocol.reports import ActorReport
 from dppo_redis.protocol.spec import RunDescription, Spec
-from dppo_redis.service.deaths import MOST_DEATHS, Deaths
-from dppo_redis.service.logs import Rarely
-from dppo_redis.service.manners import keeping_manners
-from dppo_redis.service.renewal import Look, living_holder
+from dppo_redis.service.logs import RateLimit
+from dppo_redis.service.process_state import keeping_process_state
+from dppo_redis.service.renewal import HolderReading, living_holder
+from dppo_redis.service.service_deaths import MOST_DEATHS, Deaths
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.client import Patience
+from dppo_redis.store.client import RetryLoop
 from dppo_redis.store.registry import Registry
 from dppo_redis.store.run_store import RunStore
-from workers.failures import Trouble
+from workers.failures import FailureCount
 from workers.loop import BEAT_PERIOD_S
 from workers.watchdog import CallClock
 
@@ -31,23 +31,23 @@ _LOOKS_AT_A_DAMAGED_SPEC = 15  # three seconds
 _log = logging.getLogger("dppo")
 
 
-def wait_for_description(store: RunStore, patience: Patience, stop: StopRequest) -> RunDescription | None:
+def wait_for_description(store: RunStore, retry: RetryLoop, stop: StopRequest) -> RunDescription | None:
     """What the run's learner published; waits until there is one, None when the run is over.
 
     Raises:
         ConfigurationError: the run speaks another release's wire schema, or nobody mends its spec.
     """
-    rarely, damaged = Rarely(), 0
+    rate_limit, damaged = RateLimit(), 0
     while not stop.requested:
         try:
-            description = patience.call("read the spec", store.description)
+            description = retry.call("read the spec", store.description)
         except DamagedSpecError:
             description, damaged = None, damaged + 1
             if damaged == _LOOKS_AT_A_DAMAGED_SPEC:
                 raise
         if description is not None:
             return description
-        if rarely.due():
+        if rate_limit.due():
             _log.info("waiting for the learner of run %s", store.keys.run)
         stop.sleep(0.2)
     return None
@@ -61,7 +61,7 @@ def check_environment(spec: Spec, slot: int = 0) -> None:
         EnvironmentNotBuiltError: it could not be built, which may pass.
     """
     try:
-        with keeping_manners():
+        with keeping_process_state():
             number = CopyNumber("look", slot)
             spaces = inspect(spec.environment, use_mask=spec.observation.masked, number=number)
     except EnvironmentBrokenError as error:
@@ -85,16 +85,16 @@ def check_environment_patiently(
         ConfigurationError: the environments differ.
         EnvironmentBrokenError: it could not be built in all that time.
     """
-    trouble = Trouble(description.join.env_retry_s)
+    failure_count = FailureCount(description.join.env_retry_s)
     while not stop.requested:
         calls.start()
         try:
             check_environment(description.spec, slot)
         except EnvironmentBrokenError as error:
             calls.stop()
-            trouble.broke(error)
+            failure_count.broke(error)
             report("".join(traceback.format_exception(error)))
-            stop.sleep(trouble.pause_s(error))
+            stop.sleep(failure_count.pause_s(error))
         else:
             return
         finally:
@@ -124,18 +124,18 @@ def pause_after_deaths(
         stop.sleep(min(left, BEAT_PERIOD_S))
 
 
-def refuse_living_holder(registry: Registry, slot: int, patience: Patience, stop: StopRequest) -> None:
+def refuse_living_holder(registry: Registry, slot: int, retry: RetryLoop, stop: StopRequest) -> None:
     """A registration that is renewed while we look belongs to a living actor; a dead one's may be taken.
 
     Raises:
         ConfigurationError: naming the holder.
     """
 
-    def look() -> Look:
-        holder = patience.call("look at the slot", lambda: registry.holder(slot))
+    def look() -> HolderReading:
+        holder = retry.call("look at the slot", lambda: registry.holder(slot))
         if holder is None:
-            return Look(None)
-        return Look(f"{holder.host}:{holder.pid}", beat=holder, is_dead=holder.is_dead)
+            return HolderReading(None)
+        return HolderReading(f"{holder.host}:{holder.pid}", beat=holder, is_dead=holder.is_dead)
 
     living = living_holder(look, 2.5 * BEAT_PERIOD_S, stop)
     if living:

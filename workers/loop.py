@@ -16,18 +16,18 @@ from dppo_redis.protocol.reports import ActorReport
 from dppo_redis.protocol.rollout import Rollout, RolloutHeader, may_be_short, validate
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.protocol.wire import checksum, encode_rollout
-from dppo_redis.service.deaths import NO_DEATHS, Deaths
-from dppo_redis.service.event_log import NO_HISTORY, History, arrays_digest
-from dppo_redis.service.logs import Rarely
+from dppo_redis.service.event_log import NO_EVENT_LOG, EventLog, arrays_digest
+from dppo_redis.service.logs import RateLimit
+from dppo_redis.service.service_deaths import NO_DEATHS, Deaths
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.client import Patience
+from dppo_redis.store.client import RetryLoop
 from dppo_redis.store.registry import Registry
-from dppo_redis.store.rollout_stream import RolloutProducer, Situation
+from dppo_redis.store.rollout_stream import RolloutProducer, RunSnapshot
 from dppo_redis.store.run_store import PAUSE, STOP, RunStore
 from dppo_redis.store.weight_store import WeightStore
 from workers.collect import Collector, with_progress
-from workers.failures import Trouble
-from workers.sampling_rule import Turn
+from workers.failures import FailureCount
+from workers.sampling_rule import SamplingRule
 
 BEAT_PERIOD_S = 1.0
 _FIRST_PAUSE_S = 0.004
@@ -46,7 +46,7 @@ def longest_pause(rollout_s: float, waited_s: float) -> float:
     return max(_FIRST_PAUSE_S, min(_LONGEST_PAUSE_S, max(rollout_s / 4, waited_s / 50)))
 
 
-def check_run(error: WireError, mine: RunDescription, store: RunStore, patience: Patience) -> None:
+def check_run(error: WireError, mine: RunDescription, store: RunStore, retry: RetryLoop) -> None:
     """Weights that cannot be read may mean that the run was upgraded, or begun anew with another spec.
 
     Raises:
@@ -54,7 +54,7 @@ def check_run(error: WireError, mine: RunDescription, store: RunStore, patience:
     """
     if error.reason not in ("schema", "spec"):
         return  # damaged: the learner puts it right
-    now = patience.call("read the spec", store.description)
+    now = retry.call("read the spec", store.description)
     if now is not None and now.digest != mine.digest:
         differences = "; ".join(mine.spec.differences(now.spec))
         raise ConfigurationError(f"run {store.keys.run} is no longer what was joined ({differences})")
@@ -115,21 +115,21 @@ class Actor:
     description: RunDescription
     boot_id: str  # random, 16 hex digits
     stats: ActorStats
-    turn: Turn
+    sampling_rule: SamplingRule
     build_collector: Callable[[int, int], Collector]  # of (boot, builds), which name its seeds
     access: RunAccess
-    patience: Patience
+    retry: RetryLoop
     stop: StopRequest
     seq: int = 0
     collector: Collector | None = None
     policy: ActingPolicy | None = None
-    trouble: Trouble = field(default_factory=Trouble)
+    failure_count: FailureCount = field(default_factory=FailureCount)
     next_beat: float = 0.0
-    rarely: Rarely = field(default_factory=Rarely)
-    history: History = NO_HISTORY
+    rate_limit: RateLimit = field(default_factory=RateLimit)
+    event_log: EventLog = NO_EVENT_LOG
 
     def __post_init__(self) -> None:
-        for recurrence in (self.patience.recurrence, self.access.producer.recurrence):
+        for recurrence in (self.retry.recurrence, self.access.producer.recurrence):
             recurrence.tell = self._recurs
 
     def _recurs(self, text: str) -> None:
@@ -139,35 +139,35 @@ class Actor:
     def run(self) -> None:
         """Sample until the run ends or a stop is asked for; a partial rollout is dropped."""
         policy: ActingPolicy | None = None
-        situation = self._look()
+        snapshot = self._look()
         while True:
-            situation = self._wait_for_turn(situation, policy)
-            if self.stop.requested or situation.state == STOP:
+            snapshot = self._wait_for_turn(snapshot, policy)
+            if self.stop.requested or snapshot.state == STOP:
                 return
-            policy = self.policy = self._refresh(policy, situation)
+            policy = self.policy = self._refresh(policy, snapshot)
             if policy is None or not self._take_up(policy):
-                situation = self._look()
+                snapshot = self._look()
                 continue
             try:
-                rollout = self._collect(policy, situation)
+                rollout = self._collect(policy, snapshot)
             except StoppedError:
                 return
             except EnvironmentBrokenError as error:
                 self._recover(error)
-                situation = self._look()
+                snapshot = self._look()
                 continue
-            self.trouble.sampled()
-            situation = self._push(rollout, policy) or self._look()
+            self.failure_count.sampled()
+            snapshot = self._push(rollout, policy) or self._look()
 
     def _take_up(self, policy: ActingPolicy) -> bool:
         """Send again what its weights' learner misses; whether a rollout is due."""
-        for header, payload in self.turn.take_up(policy.weights):
+        for header, payload in self.sampling_rule.take_up(policy.weights):
             self.access.producer.push(header, payload)
-        return self.turn.is_due()
+        return self.sampling_rule.is_due()
 
-    def _collect(self, policy: ActingPolicy, situation: Situation) -> Rollout:
+    def _collect(self, policy: ActingPolicy, snapshot: RunSnapshot) -> Rollout:
         collector = self._ready_collector()
-        self.heed_length(situation.rollout_steps)
+        self.heed_length(snapshot.rollout_steps)
         self.stats.rollout_began = began = time.monotonic()
         try:
             rollout = collector.collect(policy, self.stop)
@@ -175,7 +175,7 @@ class Actor:
             self.stats.rollout_began = None
         self.stats.rollout_s = time.monotonic() - began
         if self.stats.pushes == 0:  # so that the learner knows since when there has been sampling
-            self.patience.call("register", lambda: self.beat(self.access.registry))
+            self.retry.call("register", lambda: self.beat(self.access.registry))
         return rollout
 
     def heed_length(self, steps: int | None) -> None:
@@ -185,10 +185,10 @@ class Actor:
             collector.wanted_steps = min(steps or spec.rollout_steps, spec.rollout_steps)
 
     def _ready_collector(self) -> Collector:
-        if self.turn.starts_anew():
+        if self.sampling_rule.starts_anew():
             self.close()
         if self.collector is None:
-            self.collector = self.build_collector(*self.turn.build(self.trouble.failures))
+            self.collector = self.build_collector(*self.sampling_rule.build(self.failure_count.failures))
         return self.collector
 
     def close(self) -> None:
@@ -197,35 +197,35 @@ class Actor:
             collector, self.collector = self.collector, None
             collector.close()
 
-    def _look(self) -> Situation:
-        return self.patience.call("reach Redis", self.access.producer.look)
+    def _look(self) -> RunSnapshot:
+        return self.retry.call("reach Redis", self.access.producer.look)
 
-    def _wait_for_turn(self, situation: Situation, policy: ActingPolicy | None) -> Situation:
+    def _wait_for_turn(self, snapshot: RunSnapshot, policy: ActingPolicy | None) -> RunSnapshot:
         """Look again, with growing random pauses, until a rollout may start."""
         pause_s, began = _FIRST_PAUSE_S, time.monotonic()
-        while not self.stop.requested and situation.state != STOP:
+        while not self.stop.requested and snapshot.state != STOP:
             self._beat()
-            no_weights = policy is None and situation.weights is None
-            if self.turn.may_start(situation) and situation.state != PAUSE and not no_weights:
+            no_weights = policy is None and snapshot.weights is None
+            if self.sampling_rule.may_start(snapshot) and snapshot.state != PAUSE and not no_weights:
                 break
             started = time.monotonic()
             self.stop.sleep(_JITTER.uniform(0.5, 1.5) * pause_s)
             pause_s = min(1.5 * pause_s, longest_pause(self.stats.rollout_s, started - began))
-            situation = self._look()
+            snapshot = self._look()
             self.stats.waited_s += time.monotonic() - started
-        return situation
+        return snapshot
 
-    def _refresh(self, policy: ActingPolicy | None, situation: Situation) -> ActingPolicy | None:
+    def _refresh(self, policy: ActingPolicy | None, snapshot: RunSnapshot) -> ActingPolicy | None:
         """The current policy; the old one where there is nothing new, or the new one is damaged."""
-        if situation.weights is None or (policy and situation.weights == policy.weights.id):
+        if snapshot.weights is None or (policy and snapshot.weights == policy.weights.id):
             return policy
         try:
-            weights = self.patience.call("fetch weights", self.access.weights.fetch)
+            weights = self.retry.call("fetch weights", self.access.weights.fetch)
             if weights is None:
                 return policy
             taken = ActingPolicy(weights, self.description.spec)
         except WireError as error:
-            check_run(error, self.description, self.access.store, self.patience)
+            check_run(error, self.description, self.access.store, self.retry)
             custom = self.description.spec.network.custom
             if policy is None and custom and error.reason == "shape":
                 # The spec names the class and not what is in it.
@@ -233,25 +233,25 @@ class Actor:
                     f"network.custom: {custom} is another here than there: {error}"
                 ) from error
             self.stats.last_error = str(error)
-            if self.rarely.due():
+            if self.rate_limit.due():
                 _log.warning("keeping the old policy: %s", error)
             self.stop.sleep(_LONGEST_PAUSE_S)
             return policy
-        if self.history.is_on:
+        if self.event_log.is_on:
             digest = arrays_digest(weights.arrays)
-            self.history.write("read", epoch=weights.epoch, version=weights.version, digest=digest)
+            self.event_log.write("read", epoch=weights.epoch, version=weights.version, digest=digest)
         return taken
 
-    def _push(self, rollout: Rollout, policy: ActingPolicy) -> Situation | None:
+    def _push(self, rollout: Rollout, policy: ActingPolicy) -> RunSnapshot | None:
         """Send a rollout; None when it was dropped here, or what else there was to see is not known."""
         try:
             validate(rollout, self.description.spec)
             payload = encode_rollout(rollout)
         except WireError as error:
             self.stats.last_error = str(error)
-            self.trouble.refuse(error)
+            self.failure_count.refuse(error)
             return None
-        self.trouble.used()
+        self.failure_count.used()
         self.seq += 1
         weights = policy.weights
         header = RolloutHeader(
@@ -265,21 +265,21 @@ class Actor:
             crc=checksum(payload),
             spec=self.description.digest,
         )
-        situation = self.access.producer.push(header, payload)
-        self.turn.sent(header, payload)
+        snapshot = self.access.producer.push(header, payload)
+        self.sampling_rule.sent(header, payload)
         self.stats.pushes += 1
         self.stats.last_push = time.time()
         self.stats.steps += rollout.steps
-        return situation
+        return snapshot
 
     def _beat(self) -> None:
         if time.monotonic() >= self.next_beat:
-            self.patience.call("register", lambda: self.beat(self.access.registry))
+            self.retry.call("register", lambda: self.beat(self.access.registry))
 
     def beat(self, registry: Registry) -> None:
         """Say that this actor lives, and what it is doing."""
         self.next_beat = time.monotonic() + BEAT_PERIOD_S
-        report = self.stats.report(self.policy, self.access.producer, self.trouble.refused)
+        report = self.stats.report(self.policy, self.access.producer, self.failure_count.refused)
         collector, began = self.collector, self.stats.rollout_began
         if collector is not None:
             rollout_s = self.stats.rollout_s if began is None else time.monotonic() - began
@@ -288,9 +288,9 @@ class Actor:
 
     def _recover(self, error: EnvironmentBrokenError) -> None:
         """Close broken environments and pause; new ones are built, until it has failed too often."""
-        self.trouble.broke(error)
+        self.failure_count.broke(error)
         self.stats.last_error = str(error)
         service, text = f"actor {self.stats.slot}", "".join(traceback.format_exception(error))
-        self.patience.call("report the error", lambda: self.access.store.append_error(service, text))
+        self.retry.call("report the error", lambda: self.access.store.append_error(service, text))
         self.close()
-        self.stop.sleep(self.trouble.pause_s(error))
+        self.stop.sleep(self.failure_count.pause_s(error))

@@ -1,7 +1,7 @@
 """When an actor samples, and what its environments begin with.
 
-Two rules: `ByBacklog` samples whenever there is room; `InLockStep` gives its rollouts to each update,
-then waits for the next weights. Values in, values out: the loop does what they say.
+Two rules: `ElasticSampling` samples whenever there is room; `LockStepSampling` gives its rollouts to each
+update, then waits for the next weights. Values in, values out: the loop does what they say.
 """
 
 from dataclasses import dataclass, field, replace
@@ -12,15 +12,15 @@ import numpy as np
 from dppo_redis.protocol.lock_step import LockStep, seed_boot
 from dppo_redis.protocol.rollout import RolloutHeader
 from dppo_redis.protocol.weights import Weights
-from dppo_redis.store.rollout_stream import Situation
+from dppo_redis.store.rollout_stream import RunSnapshot
 
 Sent = tuple[RolloutHeader, bytes]  # header and payload of a rollout that was pushed
 
 
-class Turn(Protocol):
+class SamplingRule(Protocol):
     """What the actor's loop asks, in this order."""
 
-    def may_start(self, situation: Situation) -> bool:
+    def may_start(self, snapshot: RunSnapshot) -> bool:
         """Whether it is time to look at the weights and sample, as far as Redis shows."""
         ...
 
@@ -48,15 +48,15 @@ class Turn(Protocol):
         ...
 
 
-class ByBacklog:
+class ElasticSampling:
     """Sample while the backlog is low; the environments play on."""
 
     def __init__(self, boot: int) -> None:
         self._boot = boot
         self._builds = 0
 
-    def may_start(self, situation: Situation) -> bool:
-        return situation.backlog < situation.backlog_high
+    def may_start(self, snapshot: RunSnapshot) -> bool:
+        return snapshot.backlog < snapshot.backlog_high
 
     def take_up(self, weights: Weights) -> list[Sent]:
         del weights
@@ -78,7 +78,7 @@ class ByBacklog:
 
 
 @dataclass
-class InLockStep:
+class LockStepSampling:
     """A fixed number of rollouts of each weights; environments that follow from slot and update alone.
 
     A rollout of these weights that was lost on its way has no other substitute than itself. So it is
@@ -91,10 +91,10 @@ class InLockStep:
     _sent: list[Sent] = field(default_factory=list)
     _anew: bool = True
 
-    def may_start(self, situation: Situation) -> bool:
-        if situation.weights is None:
+    def may_start(self, snapshot: RunSnapshot) -> bool:
+        if snapshot.weights is None:
             return False
-        return self._weights is None or situation.weights != self._weights.id or self.is_due()
+        return self._weights is None or snapshot.weights != self._weights.id or self.is_due()
 
     def take_up(self, weights: Weights) -> list[Sent]:
         before, self._weights = self._weights, weights

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
+from dppo_redis.environments.copy_number import LOOK, CopyNumber
 from dppo_redis.environments.make import Vectorization, make_vector
-from dppo_redis.environments.numbering import LOOK, CopyNumber
 from dppo_redis.environments.step_time import Choice, choose, free_cores, measure
 from dppo_redis.protocol.spec import EnvironmentSource
 

@@ -63,7 +63,7 @@ class RunFiles:
         )
 
 
-def event_log(directory: Path, service: str) -> Path:
+def event_log_file(directory: Path, service: str) -> Path:
     """Where a service writes down what it did, in the directory that was asked for."""
     return directory / f"{service}.jsonl"
 

@@ -14,16 +14,16 @@ import gymnasium
 import numpy as np
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
+from dppo_redis.environments.copy_number import LOOK, CopyNumber
 from dppo_redis.environments.failures import is_final
 from dppo_redis.environments.make import closing_quietly, make_single
 from dppo_redis.environments.masks import MASK, read_mask
-from dppo_redis.environments.numbering import LOOK, CopyNumber
 from dppo_redis.environments.plain import observed_space, plain_numbers
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.spec import EnvironmentSource, source_of
-from dppo_redis.service.manners import keeping_manners
 from dppo_redis.service.plugins import first_line
+from dppo_redis.service.process_state import keeping_process_state
 from dppo_redis.spaces.actions import describe_actions
 from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
 from dppo_redis.spaces.observations import describe_observations
@@ -85,7 +85,7 @@ def looking(
     with closing_quietly(make_single(source, number)) as env:
         action = describe_actions(env.action_space)
         describe_observations(env.observation_space)
-        with keeping_manners():
+        with keeping_process_state():
             shown = _try_out(source.env_id, env)
         for observation, _ in shown:
             _check_observation(source.env_id, env.observation_space, observation)

@@ -14,15 +14,15 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from dppo_redis.environments.copy_number import LOOK, CopyNumber
 from dppo_redis.environments.failures import is_final
 from dppo_redis.environments.normalisers import refuse_normalisers
-from dppo_redis.environments.numbering import LOOK, CopyNumber
 from dppo_redis.environments.plain import PlainEnvironment, copy_innermost
 from dppo_redis.environments.wrappers import wrap
 from dppo_redis.errors import ConfigurationError, DppoError, EnvironmentBrokenError
 from dppo_redis.protocol.spec import EnvironmentSource
-from dppo_redis.service.manners import TookTooLongError, interrupted_after, keeping_manners
 from dppo_redis.service.plugins import first_line, import_module_of
+from dppo_redis.service.process_state import TookTooLongError, interrupted_after, keeping_process_state
 from dppo_redis.spaces.environment_spaces import describe_spaces
 
 Vectorization = Literal["auto", "sync", "async"]
@@ -45,7 +45,7 @@ def make_single(source: EnvironmentSource, number: CopyNumber = LOOK) -> gymnasi
     source = number.of(source)
     if not source.env_id:
         raise ConfigurationError("name an environment, for example: dppo-redis train CartPole-v1")
-    with keeping_manners():
+    with keeping_process_state():
         env = _make(source)
         try:
             refuse_normalisers(env, f"environment {source.env_id!r}")
@@ -121,7 +121,7 @@ def make_vector(
         partial(_make_plain, source, masked, one) for one in numbers
     ]
     try:
-        with keeping_manners():
+        with keeping_process_state():
             if vectorization == "async" and is_free:
                 parallel = _try_processes(builders)
                 if parallel is not None:
@@ -176,7 +176,7 @@ def _try_processes(builders: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) ->
 def close_quietly(env: _AnyEnv) -> None:
     """Free environments; what goes wrong in it is logged, not raised."""
     try:
-        with keeping_manners(), interrupted_after(CLOSE_LIMIT_S):
+        with keeping_process_state(), interrupted_after(CLOSE_LIMIT_S):
             env.close()
     except (Exception, SystemExit, TookTooLongError) as error:  # noqa: BLE001 code of the user's
         _log.warning("closing %s raised %s: %s", env, type(error).__name__, first_line(error))
@@ -236,7 +236,7 @@ def _make_native(
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any] | None:
     try:
         arguments: dict[str, Any] = dict(number.of(source).env_kwargs)
-        with keeping_manners():
+        with keeping_process_state():
             native = gymnasium.make_vec(spec.id, count, vectorization_mode="vector_entry_point", **arguments)
     except (Exception, SystemExit) as error:  # noqa: BLE001 it lacks an argument or a package, say
         _log.debug("no native version: %s: %s", type(error).__name__, first_line(error))

@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 
 from dppo_redis.environments.masks import MASK, read_mask
-from dppo_redis.service.manners import keeping_signals
+from dppo_redis.service.process_state import keeping_signals
 from dppo_redis.spaces.actions import ActionSpec, describe_actions
 from dppo_redis.spaces.observations import Array, MaskSpace
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import gymnasium
 
 from dppo_redis.environments.inspect import sample_action
-from dppo_redis.service.manners import keeping_manners
+from dppo_redis.service.process_state import keeping_process_state
 
 MOST_STEPS = 10
 LONGEST_S = 0.1
@@ -48,7 +48,7 @@ def measure(env: gymnasium.Env[Any, Any]) -> StepTime | None:
     """
     walls: list[float] = []
     cpus: list[float] = []
-    with keeping_manners():
+    with keeping_process_state():
         try:
             space = copy.deepcopy(env.action_space)  # drawing from the environment's own would move it on
             space.seed(0)

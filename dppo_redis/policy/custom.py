@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.policy.networks import Inputs, InputSizes
-from dppo_redis.service.manners import keeping_manners
 from dppo_redis.service.plugins import first_line, import_named
+from dppo_redis.service.process_state import keeping_process_state
 
 _ROWS = 3
 
@@ -39,7 +39,7 @@ def load_custom(name: str, sizes: InputSizes, outputs: int) -> CustomNetwork:
     rows = _example(sizes)
     first = rows.take(slice(0, 1))
     try:
-        with keeping_manners():
+        with keeping_process_state():
             module = build(sizes, outputs)
         if not isinstance(module, nn.Module):
             raise TypeError(

@@ -88,7 +88,7 @@ class Ledger:
 
 
 @dataclass(frozen=True)
-class Balance:
+class LedgerBalance:
     """The books at one moment."""
 
     entries_added: int  # ever, those of deleted streams included
@@ -138,7 +138,7 @@ class Books:
         is_reset = self.stream_is_new or entries_added < self.last_entries_added
         return is_reset or merged.settled + backlog <= merged.entries_before + entries_added
 
-    def audit(self, entries_added: int, backlog: int) -> Balance:
+    def audit(self, entries_added: int, backlog: int) -> LedgerBalance:
         """Compare, then book the difference as `lost`.
 
         A new stream counts from 0 again, so what the old one had counted is carried over. A count that
@@ -163,7 +163,7 @@ class Books:
         elif imbalance < 0:  # settled after the last look at a stream that is gone, or settled and back
             self._carry(-imbalance)
         self.carried = self.ledger.entries_before
-        return Balance(
+        return LedgerBalance(
             entries_added=self.ledger.entries_before + entries_added,
             backlog=backlog,
             imbalance=imbalance,

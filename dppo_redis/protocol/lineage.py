@@ -27,7 +27,7 @@ class Lineage:
 
 
 @dataclass(frozen=True)
-class VersionsUsed:
+class PublishedVersions:
     """Which versions may have been published: those of the present epoch, and those of earlier ones.
 
     Versions only ever grow, so that two limits say it. A publication counts before it is made: its reply
@@ -39,13 +39,13 @@ class VersionsUsed:
     first: int = 0  # lowest of the present epoch
     newest: int = 0  # highest of the present epoch
 
-    def cover(self, epoch: int, version: int) -> "VersionsUsed":
+    def cover(self, epoch: int, version: int) -> "PublishedVersions":
         """What holds once `epoch` may have published `version`."""
         if epoch == self.epoch:
             return replace(self, newest=max(self.newest, version))
-        return VersionsUsed(epoch, max(self.before, self.newest, version - 1), version, version)
+        return PublishedVersions(epoch, max(self.before, self.newest, version - 1), version, version)
 
-    def beyond(self, stored: int) -> "VersionsUsed":
+    def beyond(self, stored: int) -> "PublishedVersions":
         """What holds once the server was found to hold version `stored`, whoever published it."""
         return replace(self, before=max(self.before, stored))
 

@@ -30,7 +30,7 @@ class Derived:
     gradient_steps_per_update: int
     backlog_high: int  # rollouts; an actor starts none while the backlog is this high
     backlog_fresh: int  # the same, while the learner has not to wait for rollouts
-    expected_lag: float  # updates, with the planned actors and a learner that has not to wait
+    expected_staleness: float  # updates, with the planned actors and a learner that has not to wait
     rollout_bytes: int
     learner_bytes: int  # of memory that the learner takes, about
     valve_bytes: int  # of rollouts in Redis; beyond it the oldest are dropped
@@ -94,7 +94,9 @@ def derive(config: RunConfig, spaces: EnvironmentSpaces, *, serial: bool = False
         gradient_steps_per_update=epochs * math.ceil(samples / ppo.minibatch_size),
         backlog_high=high,
         backlog_fresh=low,
-        expected_lag=0.0 if fresh else expected_lag(low, actors, per_update, config.publish_every),
+        expected_staleness=0.0
+        if fresh
+        else expected_staleness(low, actors, per_update, config.publish_every),
         rollout_bytes=rollout_bytes,
         learner_bytes=_learner_bytes(config, spaces, samples, per_update * rollout_bytes),
         valve_bytes=valve_bytes(high, actors, rollout_bytes),
@@ -200,21 +202,24 @@ class FleetPacing:
         pace, planned = self.pace(actors), self.pace(self.planned_actors)
         if actors <= self.planned_actors or self.max_staleness == 0:
             return ""
-        lag, planned_lag = self._lag(pace, actors), self._lag(planned, self.planned_actors)
-        if lag <= max(1.5, planned_lag):
+        staleness, planned_staleness = (
+            self._staleness(pace, actors),
+            self._staleness(planned, self.planned_actors),
+        )
+        if staleness <= max(1.5, planned_staleness):
             return ""
         needed = math.ceil((actors + 1) / pace.rollouts_per_update) + self.publish_every - 2
         limit = f"max_staleness to {needed} or more, or " if needed > self.max_staleness else ""
         steps = min(self.rollout_steps, self._fitting_steps(actors))
         return (
             f"{actors} actors sample a run planned for {self.planned_actors}, and its rollouts keep their "
-            f"{self.rollout_steps} steps, so that data are up to {lag:.1f} updates old: in a new run set "
-            f"{limit}actors to {actors} or rollout_steps to {steps}"
+            f"{self.rollout_steps} steps, so that data are up to {staleness:.1f} updates old: in a new run "
+            f"set {limit}actors to {actors} or rollout_steps to {steps}"
         )
 
-    def _lag(self, pace: Pace, actors: int) -> float:
+    def _staleness(self, pace: Pace, actors: int) -> float:
         mark = backlog_fresh(pace.backlog_high, pace.rollouts_per_update, actors)
-        return expected_lag(mark, actors, pace.rollouts_per_update, self.publish_every)
+        return expected_staleness(mark, actors, pace.rollouts_per_update, self.publish_every)
 
 
 def valve_bytes(high: int, actors: int, rollout_bytes: int) -> int:
@@ -235,7 +240,7 @@ def valve_excess(backlog: int, stream_bytes: int, high: int, actors: int, limit:
     return max(0, backlog - max(high + actors, backlog * limit // (2 * stream_bytes)))
 
 
-def expected_lag(mark: int, actors: int, rollouts_per_update: int, publish_every: int) -> float:
+def expected_staleness(mark: int, actors: int, rollouts_per_update: int, publish_every: int) -> float:
     """Mean age, in updates, of a rollout when it is used, while the learner is the bottleneck.
 
     All actors wait for the same publication then and start together, so that the backlog grows to

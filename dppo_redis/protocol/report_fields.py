@@ -13,10 +13,10 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Told:
-    """How a field is told: stands in its annotation."""
+class Unit:
+    """Unit and format of a report's field; stands in its annotation."""
 
-    unit: str = ""
+    symbol: str = ""  # "steps", "s", "bytes" ...
     digits: int | None = None  # behind the point, where it is written; None: all
     tag: str = ""  # of its curve in TensorBoard; empty: it has none
     left_out: bool = False  # None is not written; else None is empty text, in JSON null
@@ -29,7 +29,7 @@ class Column:
     name: str
     kind: type[Any]  # str, int, float, bool, tuple (of texts) or another report
     nothing: Any  # stands for what is missing: None where the field may be that, else 0 or empty
-    told: Told
+    unit: Unit
 
 
 def columns(report: type[Any]) -> tuple[Column, ...]:
@@ -40,17 +40,17 @@ def columns(report: type[Any]) -> tuple[Column, ...]:
 @cache
 def _columns(report: Any) -> tuple[Column, ...]:
     hints = get_type_hints(report)
-    told = get_type_hints(report, include_extras=True)
+    unit = get_type_hints(report, include_extras=True)
     return tuple(
-        _column(one.name, hints[one.name], getattr(told[one.name], "__metadata__", (Told(),))[0])
+        _column(one.name, hints[one.name], getattr(unit[one.name], "__metadata__", (Unit(),))[0])
         for one in fields(report)
     )
 
 
-def _column(name: str, hint: Any, told: Told) -> Column:
+def _column(name: str, hint: Any, unit: Unit) -> Column:
     kinds = (tuple,) if get_origin(hint) is tuple else get_args(hint) or (hint,)
     kind = kinds[0]
-    return Column(name, kind, None if NoneType in kinds or is_dataclass(kind) else kind(), told)
+    return Column(name, kind, None if NoneType in kinds or is_dataclass(kind) else kind(), unit)
 
 
 def names(report: type[Any]) -> list[str]:
@@ -88,15 +88,15 @@ def curves(report: Any) -> Iterator[tuple[str, float]]:
     """Tags and numbers of the curves in TensorBoard; of what is None there is none."""
     for column in columns(type(report)):
         value = getattr(report, column.name)
-        if column.told.tag and value is not None:
-            yield column.told.tag, value
+        if column.unit.tag and value is not None:
+            yield column.unit.tag, value
 
 
 def _written(report: Any) -> Iterator[tuple[str, Any]]:
     for column in columns(type(report)):
-        value, told = getattr(report, column.name), column.told
-        if value is not None or not told.left_out:
-            yield column.name, value if value is None or told.digits is None else round(value, told.digits)
+        value, unit = getattr(report, column.name), column.unit
+        if value is not None or not unit.left_out:
+            yield column.name, value if value is None or unit.digits is None else round(value, unit.digits)
 
 
 def from_fields(report: type[R], stored: Mapping[str, str], *, finite: bool = True) -> R:

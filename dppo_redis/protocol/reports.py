@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from dppo_redis.protocol.ledger import Ledger, Outcome
-from dppo_redis.protocol.report_fields import Told
+from dppo_redis.protocol.report_fields import Unit
 
 
 @dataclass(frozen=True)
@@ -21,22 +21,22 @@ class LearnerStatus:
     warnings: tuple[str, ...]  # what went wrong in this run and did not end it, one text for each kind
     dropped_by_actor: str  # whose rollouts were dropped most often, and why, since this learner started
     update: int  # updates made, over all learners of the run
-    trained_steps: Annotated[int, Told("steps")]  # trained on, over all learners of the run
-    budget_steps: Annotated[int, Told("steps")]  # the run ends with so many trained steps
+    trained_steps: Annotated[int, Unit("steps")]  # trained on, over all learners of the run
+    budget_steps: Annotated[int, Unit("steps")]  # the run ends with so many trained steps
     target_return: float | None  # the run ends with this return; empty: no target
-    train_s: Annotated[float, Told("s", digits=3)]  # since the first rollout began; of all learners
-    steps_per_s: Annotated[float, Told("steps/s", digits=1)]  # trained_steps by train_s
-    steps_per_s_recent: Annotated[float, Told("steps/s", digits=1)]  # the same of the last minute
-    return_mean: Annotated[float | None, Told(digits=3)]  # of the last 100 training episodes, or empty
+    train_s: Annotated[float, Unit("s", digits=3)]  # since the first rollout began; of all learners
+    steps_per_s: Annotated[float, Unit("steps/s", digits=1)]  # trained_steps by train_s
+    steps_per_s_recent: Annotated[float, Unit("steps/s", digits=1)]  # the same of the last minute
+    return_mean: Annotated[float | None, Unit(digits=3)]  # of the last 100 training episodes, or empty
     episodes: int  # finished in trained rollouts
-    staleness_mean: Annotated[float, Told("updates", digits=4)]  # of all rollouts ever trained on
-    staleness_recent: Annotated[float | None, Told("updates", digits=4)]  # mean of the last minute, or empty
-    staleness_max: Annotated[int, Told("updates")]  # of all rollouts ever trained on
-    stale_share: Annotated[float, Told("share", digits=4)]  # too old to train on, of those of the last minute
-    staleness_limit: Annotated[int, Told("updates")]  # older rollouts are dropped
-    learner_wait_share: Annotated[float, Told("share", digits=3)]  # of the last minute, waiting for rollouts
+    staleness_mean: Annotated[float, Unit("updates", digits=4)]  # of all rollouts ever trained on
+    staleness_recent: Annotated[float | None, Unit("updates", digits=4)]  # mean of the last minute, or empty
+    staleness_max: Annotated[int, Unit("updates")]  # of all rollouts ever trained on
+    stale_share: Annotated[float, Unit("share", digits=4)]  # too old to train on, of those of the last minute
+    staleness_limit: Annotated[int, Unit("updates")]  # older rollouts are dropped
+    learner_wait_share: Annotated[float, Unit("share", digits=3)]  # of the last minute, waiting for rollouts
     checkpoint_update: int  # update of the last checkpoint; -1 before this learner's first
-    checkpoint_time: Annotated[float, Told("s since 1970", digits=1)]  # when it was saved, or 0.0
+    checkpoint_time: Annotated[float, Unit("s since 1970", digits=1)]  # when it was saved, or 0.0
     save_failures: int  # checkpoints that could not be saved since this learner started
     save_error: str  # why the last one could not be saved; empty when it was
     device: str  # where the network is trained
@@ -46,28 +46,28 @@ class LearnerStatus:
 class KeeperStatus:
     """What the keeper adds in `:status`: the books of one moment, who leads and who samples."""
 
-    trained: Annotated[int, Told("rollouts")]  # settled with this outcome, as the next four
-    stale: Annotated[int, Told("rollouts")]  # older than the limit when they were judged
-    duplicate: Annotated[int, Told("rollouts")]  # delivered, or settled, before
-    refused: Annotated[int, Told("rollouts")]  # broken, or not of this run
-    lost: Annotated[int, Told("rollouts")]  # removed by an outsider, a failover or the valve
-    env_steps: Annotated[int, Told("steps")]  # valid steps of all settled rollouts, whatever their outcome
+    trained: Annotated[int, Unit("rollouts")]  # settled with this outcome, as the next four
+    stale: Annotated[int, Unit("rollouts")]  # older than the limit when they were judged
+    duplicate: Annotated[int, Unit("rollouts")]  # delivered, or settled, before
+    refused: Annotated[int, Unit("rollouts")]  # broken, or not of this run
+    lost: Annotated[int, Unit("rollouts")]  # removed by an outsider, a failover or the valve
+    env_steps: Annotated[int, Unit("steps")]  # valid steps of all settled rollouts, whatever their outcome
     epoch: int  # number of the learner's lease
     version: int  # of the weights published last
     learner: str  # who leads: host, process and a random number
     actors: int  # that live
     planned_actors: int  # the run was planned for
     missing: tuple[str, ...]  # who is gone or dies again and again, one text each
-    actor_wait_share: Annotated[float, Told("share", digits=4)]  # of the actors' time, waiting for room
-    backlog_high: Annotated[int, Told("rollouts")]  # backlog at which actors wait
-    rollout_steps: Annotated[int, Told("steps")]  # of the rollouts that this fleet samples
-    entries_added: Annotated[int, Told("rollouts")]  # ever, those of deleted streams included
-    backlog: Annotated[int, Told("rollouts")]  # in the stream and not settled
-    imbalance: Annotated[int, Told("rollouts")]  # added, neither settled nor in the backlog, at this look
-    stream_bytes: Annotated[int, Told("bytes")]  # of the stream, in the server's memory
-    valve_bytes: Annotated[int, Told("bytes")]  # of the stream from which on its oldest rollouts are dropped
-    time: Annotated[float, Told("s since 1970", digits=1)]  # when this was written, by the learner's clock
-    server_time: Annotated[float | None, Told("s since 1970", left_out=True)] = None  # by the server's clock
+    actor_wait_share: Annotated[float, Unit("share", digits=4)]  # of the actors' time, waiting for room
+    backlog_high: Annotated[int, Unit("rollouts")]  # backlog at which actors wait
+    rollout_steps: Annotated[int, Unit("steps")]  # of the rollouts that this fleet samples
+    entries_added: Annotated[int, Unit("rollouts")]  # ever, those of deleted streams included
+    backlog: Annotated[int, Unit("rollouts")]  # in the stream and not settled
+    imbalance: Annotated[int, Unit("rollouts")]  # added, neither settled nor in the backlog, at this look
+    stream_bytes: Annotated[int, Unit("bytes")]  # of the stream, in the server's memory
+    valve_bytes: Annotated[int, Unit("bytes")]  # of the stream from which on its oldest rollouts are dropped
+    time: Annotated[float, Unit("s since 1970", digits=1)]  # when this was written, by the learner's clock
+    server_time: Annotated[float | None, Unit("s since 1970", left_out=True)] = None  # by the server's clock
 
 
 SERVER_TIME = "server_time"  # field of a KeeperStatus that the server fills in
@@ -80,27 +80,27 @@ class ActorReport:
     boot: int | None = None  # how often its slot has started
     version: int | None = None  # of the weights it holds; 0 before the first
     epoch: int | None = None  # of the same weights
-    pushes: Annotated[int | None, Told("rollouts")] = None  # sent since this boot
-    last_push: Annotated[float | None, Told("s since 1970", digits=1)] = None  # 0.0 before the first
-    steps: Annotated[int | None, Told("steps")] = None  # valid ones in what it sent since this boot
-    fps: Annotated[float | None, Told("steps/s", digits=1)] = None  # steps by the time since this boot
-    wait_share: Annotated[float | None, Told("share", digits=4)] = None  # of the same time, waiting for room
-    refused: Annotated[int | None, Told("rollouts")] = None  # that did not pass this actor's own check
-    ambiguous: Annotated[int | None, Told("rollouts")] = None  # sent again, as the reply to a push was lost
-    refused_full: Annotated[int | None, Told("pushes")] = None  # that the server refused for want of memory
+    pushes: Annotated[int | None, Unit("rollouts")] = None  # sent since this boot
+    last_push: Annotated[float | None, Unit("s since 1970", digits=1)] = None  # 0.0 before the first
+    steps: Annotated[int | None, Unit("steps")] = None  # valid ones in what it sent since this boot
+    fps: Annotated[float | None, Unit("steps/s", digits=1)] = None  # steps by the time since this boot
+    wait_share: Annotated[float | None, Unit("share", digits=4)] = None  # of the same time, waiting for room
+    refused: Annotated[int | None, Unit("rollouts")] = None  # that did not pass this actor's own check
+    ambiguous: Annotated[int | None, Unit("rollouts")] = None  # sent again, as the reply to a push was lost
+    refused_full: Annotated[int | None, Unit("pushes")] = None  # that the server refused for want of memory
     last_error: str = ""  # of its environment, its rollouts or the weights it fetched
     deaths: int | None = None  # ends of its slot's processes by their own fault, since the fleet began
     killed: int | None = None  # ends of its slot's processes by a signal from outside, likewise
     last_death: str = ""  # how the process before this one ended, if it was before its time
     vectorization: str = ""  # how it steps its environments: sync, async (processes) or native
-    step_ms: Annotated[float | None, Told("ms", digits=3)] = None  # one environment's step; native: of all
-    rollout_steps: Annotated[int | None, Told("steps")] = None  # length of the rollout it samples now
-    rollout_steps_done: Annotated[int | None, Told("steps")] = None  # of these
-    rollout_s: Annotated[float | None, Told("s", digits=3)] = None  # it takes so far; the last one took
+    step_ms: Annotated[float | None, Unit("ms", digits=3)] = None  # one environment's step; native: of all
+    rollout_steps: Annotated[int | None, Unit("steps")] = None  # length of the rollout it samples now
+    rollout_steps_done: Annotated[int | None, Unit("steps")] = None  # of these
+    rollout_s: Annotated[float | None, Unit("s", digits=3)] = None  # it takes so far; the last one took
     host: str = ""  # where it runs; the registry adds this and the next three
     pid: int | None = None  # of its process
     place: str = ""  # where that number counts: start of the machine (random), namespace of processes
-    time: Annotated[float | None, Told("s since 1970", digits=3)] = None  # of this report, by its clock
+    time: Annotated[float | None, Unit("s since 1970", digits=3)] = None  # of this report, by its clock
 
 
 HOLDER = ("host", "pid", "time", "place")  # fields of an ActorReport by which a slot's holder is known
@@ -112,35 +112,35 @@ class UpdateRecord:
     """A row of metrics.csv, an `update` entry of `:metrics` and the curves of TensorBoard."""
 
     update: int  # counted over all learners of the run
-    trained_steps: Annotated[int, Told("steps")]  # trained on, this update included
-    env_steps: Annotated[int, Told("steps")]  # valid steps of all settled rollouts, whatever their outcome
-    train_s: Annotated[float, Told("s", digits=3)]  # since the first rollout, without pauses
-    return_mean: Annotated[float | None, Told(tag="return/training")]  # last 100 training episodes, raw
+    trained_steps: Annotated[int, Unit("steps")]  # trained on, this update included
+    env_steps: Annotated[int, Unit("steps")]  # valid steps of all settled rollouts, whatever their outcome
+    train_s: Annotated[float, Unit("s", digits=3)]  # since the first rollout, without pauses
+    return_mean: Annotated[float | None, Unit(tag="return/training")]  # last 100 training episodes, raw
     episodes: int  # finished in trained rollouts
     evaluation_return: float | None  # newest greedy evaluation
-    evaluation_steps: Annotated[int | None, Told("steps")]  # env_steps of the weights that played it
-    staleness_mean: Annotated[float, Told("updates", tag="staleness/mean")]  # of the rollouts of this batch
-    staleness_max: Annotated[int, Told("updates", tag="staleness/max")]  # of the rollouts of this batch
+    evaluation_steps: Annotated[int | None, Unit("steps")]  # env_steps of the weights that played it
+    staleness_mean: Annotated[float, Unit("updates", tag="staleness/mean")]  # of the rollouts of this batch
+    staleness_max: Annotated[int, Unit("updates", tag="staleness/max")]  # of the rollouts of this batch
     version: int  # of the weights published last
-    wait_s: Annotated[float, Told("s", tag="time/wait_s")]  # for the rollouts of this batch
-    update_s: Annotated[float, Told("s", tag="time/update_s")]  # from the full batch until it was settled
-    policy_loss: Annotated[float, Told(tag="loss/policy")]  # mean over the gradient steps
-    value_loss: Annotated[float, Told(tag="loss/value")]  # mean, as above
-    entropy: Annotated[float, Told(tag="policy/entropy")]  # mean, as above
-    approx_kl: Annotated[float, Told(tag="policy/approx_kl")]  # mean, as above
-    clip_fraction: Annotated[float, Told("share", tag="policy/clip_fraction")]  # rows out of the clip range
-    explained_variance: Annotated[float, Told(tag="value/explained_variance")]  # before the first step
-    ratio_error: Annotated[float | None, Told(tag="policy/ratio_error")]  # fresh rows, before the first step
-    learning_rate: Annotated[float, Told(tag="optimiser/learning_rate")]  # of this update
+    wait_s: Annotated[float, Unit("s", tag="time/wait_s")]  # for the rollouts of this batch
+    update_s: Annotated[float, Unit("s", tag="time/update_s")]  # from the full batch until it was settled
+    policy_loss: Annotated[float, Unit(tag="loss/policy")]  # mean over the gradient steps
+    value_loss: Annotated[float, Unit(tag="loss/value")]  # mean, as above
+    entropy: Annotated[float, Unit(tag="policy/entropy")]  # mean, as above
+    approx_kl: Annotated[float, Unit(tag="policy/approx_kl")]  # mean, as above
+    clip_fraction: Annotated[float, Unit("share", tag="policy/clip_fraction")]  # rows out of the clip range
+    explained_variance: Annotated[float, Unit(tag="value/explained_variance")]  # before the first step
+    ratio_error: Annotated[float | None, Unit(tag="policy/ratio_error")]  # fresh rows, before the first step
+    learning_rate: Annotated[float, Unit(tag="optimiser/learning_rate")]  # of this update
     gradient_steps: int  # of this update
     skipped_steps: int  # minibatches whose gradient was not finite
-    drift_ratio: Annotated[float, Told(tag="drift/ratio")]  # before the first step: see `drift.py`
-    drift_kl: Annotated[float, Told(tag="drift/kl")]  # KL divergence, in the same sense
-    drift_clip_fraction: Annotated[float, Told("share", tag="drift/clip_fraction")]  # likewise
-    drift_effective_share: Annotated[float, Told("share", tag="drift/effective_share")]  # likewise
+    drift_ratio: Annotated[float, Unit(tag="drift/ratio")]  # before the first step: see `drift.py`
+    drift_kl: Annotated[float, Unit(tag="drift/kl")]  # KL divergence, in the same sense
+    drift_clip_fraction: Annotated[float, Unit("share", tag="drift/clip_fraction")]  # likewise
+    drift_effective_share: Annotated[float, Unit("share", tag="drift/effective_share")]  # likewise
     drift_by_staleness: str  # JSON: {"1": {"rows": ..., "ratio": ..., "kl": ..., ...}, "2": ...}
-    outlier_observations: Annotated[int, Told("rows")]  # too far out for the statistics; held back
-    outlier_rewards: Annotated[int, Told("rows")]  # likewise, for the statistics of returns
+    outlier_observations: Annotated[int, Unit("rows")]  # too far out for the statistics; held back
+    outlier_rewards: Annotated[int, Unit("rows")]  # likewise, for the statistics of returns
 
 
 EVALUATED = "evaluation_steps"  # the column of an UpdateRecord that tells one evaluation from the next
@@ -152,11 +152,11 @@ class Evaluation:
 
     version: int  # of the weights that played
     update: int  # of the weights that played
-    trained_steps: Annotated[int, Told("steps")]  # of the weights that played
-    env_steps: Annotated[int, Told("steps")]  # of the weights that played
+    trained_steps: Annotated[int, Unit("steps")]  # of the weights that played
+    env_steps: Annotated[int, Unit("steps")]  # of the weights that played
     return_mean: float  # over these episodes
     return_std: float  # over these episodes
-    length_mean: Annotated[float, Told("steps")]  # over these episodes
+    length_mean: Annotated[float, Unit("steps")]  # over these episodes
     episodes: int  # that were played to their end
     planned: int = 0  # episodes; 0 where an earlier release wrote it
     complete: bool = True  # whether all of these were played; else short ones are too many
@@ -180,7 +180,7 @@ class BestEvaluation:
     """What the evaluator adds to its last evaluation."""
 
     best_return_mean: float  # highest mean return of all evaluations so far
-    best_version: Annotated[int | None, Told(left_out=True)]  # where this evaluation reached it
+    best_version: Annotated[int | None, Unit(left_out=True)]  # where this evaluation reached it
 
 
 @dataclass(frozen=True)
@@ -236,23 +236,23 @@ class RunSummary:
     reason: str  # why it ended: target, env_steps, stopped, failed; unsaved: the last checkpoint is missing
     env_steps: int  # valid steps of all settled rollouts; of a serial run the trained ones
     trained_steps: int  # that the last weights learnt from
-    wall_s: Annotated[float, Told("s", digits=3)]  # since the command started
-    train_s: Annotated[float, Told("s", digits=3)]  # since the first rollout, without pauses
-    steps_per_s: Annotated[float, Told("steps/s", digits=1)]  # trained_steps by train_s
+    wall_s: Annotated[float, Unit("s", digits=3)]  # since the command started
+    train_s: Annotated[float, Unit("s", digits=3)]  # since the first rollout, without pauses
+    steps_per_s: Annotated[float, Unit("steps/s", digits=1)]  # trained_steps by train_s
     updates: int  # over all learners of the run
-    version: Annotated[int | None, Told(left_out=True)] = None  # of a fleet's weights
+    version: Annotated[int | None, Unit(left_out=True)] = None  # of a fleet's weights
     return_mean: float | None  # of the last complete greedy evaluation
     return_episodes: int  # that it played
     evaluation: Evaluation | None = None  # the last one as a whole; null: none was made
     evaluations: int = 0  # that are complete
     target_step: int | None  # env_steps at which the target was met
     train_return_mean: float | None  # of the last 100 training episodes
-    staleness: Annotated[StalenessSummary | None, Told(left_out=True)] = None  # of a fleet
-    ledger: Annotated[BooksSummary | None, Told(left_out=True)] = None  # of a fleet
-    actors: Annotated[int | None, Told(left_out=True)] = None  # that ever joined a fleet
-    actor_wait_share: Annotated[float | None, Told("share", digits=4, left_out=True)] = None  # of a fleet
-    learner_wait_share: Annotated[float, Told("share", digits=3)] = 0.0  # of the last minute, for rollouts
-    refused: Annotated[int | None, Told(left_out=True)] = None  # rollouts that a serial run did not train on
+    staleness: Annotated[StalenessSummary | None, Unit(left_out=True)] = None  # of a fleet
+    ledger: Annotated[BooksSummary | None, Unit(left_out=True)] = None  # of a fleet
+    actors: Annotated[int | None, Unit(left_out=True)] = None  # that ever joined a fleet
+    actor_wait_share: Annotated[float | None, Unit("share", digits=4, left_out=True)] = None  # of a fleet
+    learner_wait_share: Annotated[float, Unit("share", digits=3)] = 0.0  # of the last minute, for rollouts
+    refused: Annotated[int | None, Unit(left_out=True)] = None  # rollouts that a serial run did not train on
     warnings: tuple[str, ...] = ()  # what went wrong and did not end the run, one text for each kind
     run_dir: str  # where its files are
 
@@ -266,7 +266,7 @@ class PolicyScore:
     return_mean: float  # over these episodes
     return_std: float  # over these episodes
     interval: tuple[float, float] | None  # of 95 % around the mean return; none of a single episode
-    length_mean: Annotated[float, Told("steps")]  # over these episodes
+    length_mean: Annotated[float, Unit("steps")]  # over these episodes
     episodes: int  # played
     update: int  # of the weights that played
-    trained_steps: Annotated[int, Told("steps")]  # of the weights that played
+    trained_steps: Annotated[int, Unit("steps")]  # of the weights that played

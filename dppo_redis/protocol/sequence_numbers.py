@@ -8,7 +8,7 @@ _BOOTS_KEPT = 10_000
 _LEFT_OUT_KEPT = 64  # of one boot
 
 
-class Marks:
+class LastSequenceNumbers:
     """The highest sequence number taken of each actor boot; bounded, oldest boot forgotten first.
 
     One mark per boot is enough because an actor never sends seq k+1 while k is undecided. Only a
@@ -16,29 +16,29 @@ class Marks:
     remembered for that, within one process.
     """
 
-    def __init__(self, marks: dict[str, int] | None = None) -> None:
-        self._marks = OrderedDict(marks or {})
+    def __init__(self, last_sequence_numbers: dict[str, int] | None = None) -> None:
+        self._last = OrderedDict(last_sequence_numbers or {})
         self._left_out: dict[str, set[int]] = {}
 
     def is_duplicate(self, header: RolloutHeader) -> bool:
         """Whether this rollout was taken before, or may have been."""
-        below = header.seq <= self._marks.get(header.boot, 0)
+        below = header.seq <= self._last.get(header.boot, 0)
         return below and header.seq not in self._left_out.get(header.boot, ())
 
     def take(self, header: RolloutHeader) -> None:
         """Remember that this rollout was taken."""
-        mark = self._marks.get(header.boot, 0)
+        last = self._last.get(header.boot, 0)
         left_out = self._left_out.pop(header.boot, set()) - {header.seq}
-        if header.seq - mark <= _LEFT_OUT_KEPT:
-            left_out.update(range(mark + 1, header.seq))
+        if header.seq - last <= _LEFT_OUT_KEPT:
+            left_out.update(range(last + 1, header.seq))
         if left_out:
             self._left_out[header.boot] = set(sorted(left_out)[-_LEFT_OUT_KEPT:])
-        self._marks[header.boot] = max(mark, header.seq)
-        self._marks.move_to_end(header.boot)
-        if len(self._marks) > _BOOTS_KEPT:
-            forgotten, _ = self._marks.popitem(last=False)
+        self._last[header.boot] = max(last, header.seq)
+        self._last.move_to_end(header.boot)
+        if len(self._last) > _BOOTS_KEPT:
+            forgotten, _ = self._last.popitem(last=False)
             self._left_out.pop(forgotten, None)
 
     def to_dict(self) -> dict[str, int]:
         """Plain values for the checkpoint."""
-        return dict(self._marks)
+        return dict(self._last)

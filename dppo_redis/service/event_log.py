@@ -1,7 +1,7 @@
 """What a service did, as JSON lines in a file: who made, took and read which rollout and weights.
 
 For proving afterwards that nothing was lost, doubled or mixed up (`tests/chaos/checker.py`). Off
-unless a service is started with `--history FILE`. One write per line, so kill -9 tears the last at most.
+unless a service is started with `--event-log FILE`. One write per line, so kill -9 tears the last at most.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from dppo_redis.errors import ConfigurationError
 _log = logging.getLogger("dppo")
 
 
-class History:
+class EventLog:
     """Appends events to a file; without a file it does nothing."""
 
     def __init__(self, file: Path | None = None, service: str = "") -> None:
@@ -53,7 +53,7 @@ class History:
             self._missed = 0 if complete else self._missed + 1
 
 
-NO_HISTORY = History()
+NO_EVENT_LOG = EventLog()
 
 
 def arrays_digest(arrays: Mapping[str, npt.NDArray[Any]]) -> str:

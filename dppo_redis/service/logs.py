@@ -14,7 +14,7 @@ def configure(service: str) -> logging.Logger:
     return logging.getLogger("dppo")
 
 
-class Rarely:
+class RateLimit:
     """Lets a repeated message through once per `interval_s`."""
 
     def __init__(self, interval_s: float = 10.0) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dppo_redis.errors import ConfigurationError
-from dppo_redis.service.manners import keeping_manners
+from dppo_redis.service.process_state import keeping_process_state
 
 _OURS = ("dppo_redis", "learner", "ops", "workers")
 _HOME = Path(__file__).resolve().parents[2]
@@ -64,7 +64,7 @@ def import_module_of(name: str) -> None:
     find_modules_here()
     _refuse_namesakes_beside(module)
     try:
-        with keeping_manners():
+        with keeping_process_state():
             importlib.import_module(module)
     except ModuleNotFoundError:
         raise
@@ -94,7 +94,7 @@ def import_named(name: str, knob: str) -> Any:
     find_modules_here()
     _refuse_namesakes_beside(module)
     try:
-        with keeping_manners():
+        with keeping_process_state():
             return getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
         missing = isinstance(error, ModuleNotFoundError)

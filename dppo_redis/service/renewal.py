@@ -23,7 +23,7 @@ _POLL_S = 0.2
 T = TypeVar("T", bound=Hashable)
 
 
-class Answer(Enum):
+class HolderState(Enum):
     """What the looks so far say."""
 
     UNKNOWN = "not seen to be renewed"
@@ -32,7 +32,7 @@ class Answer(Enum):
 
 
 @dataclass(frozen=True)
-class Look:
+class HolderReading:
     """What was found at one moment; each but the holder only where the caller can tell."""
 
     holder: str | None
@@ -54,7 +54,7 @@ class HolderWatch:
         self._least_left_s = math.inf
         self._runs_out = math.inf
 
-    def judge(self, look: Look, now: float) -> Answer:
+    def judge(self, look: HolderReading, now: float) -> HolderState:
         """Whether the holder renews: a new beat; without beats more time left, or a whole TTL outlived."""
         has_more_left = look.left_s is not None and look.left_s > self._least_left_s
         if look.left_s is not None:
@@ -62,7 +62,7 @@ class HolderWatch:
         if look.holder is None:
             self._vacant += 1
             is_over = self._vacant >= self._vacant_looks or now >= self._runs_out
-            return Answer.ENDED if is_over else Answer.UNKNOWN
+            return HolderState.ENDED if is_over else HolderState.UNKNOWN
         self._vacant = 0
         if look.left_s:
             self._runs_out = now + look.left_s
@@ -71,13 +71,13 @@ class HolderWatch:
             self._last, self._since = seen, now
         stands_still = now - self._since > self._ttl_s + _MARGIN_S
         if look.beat is None and (has_more_left or stands_still):
-            return Answer.RENEWED
+            return HolderState.RENEWED
         if before is not None and look.beat != before[1]:
-            return Answer.RENEWED
-        return Answer.ENDED if look.is_dead or stands_still else Answer.UNKNOWN
+            return HolderState.RENEWED
+        return HolderState.ENDED if look.is_dead or stands_still else HolderState.UNKNOWN
 
 
-class Pulse:
+class RenewalTracker:
     """Tells holders whose beat stands still, among many that one process looks at again and again."""
 
     def __init__(self, ttl_s: float) -> None:
@@ -97,7 +97,7 @@ class Pulse:
 
 
 def living_holder(
-    look: Callable[[], Look], within_s: float, stop: StopRequest, *, changes_hands: bool = False
+    look: Callable[[], HolderReading], within_s: float, stop: StopRequest, *, changes_hands: bool = False
 ) -> str | None:
     """Who renews while we look, for `within_s`; None where nobody does.
 
@@ -109,8 +109,8 @@ def living_holder(
     if seen.holder is None:
         return None
     deadline = time.monotonic() + within_s
-    while (answer := watch.judge(seen, time.monotonic())) is not Answer.RENEWED:
-        has_ended = answer is Answer.ENDED and not changes_hands
+    while (answer := watch.judge(seen, time.monotonic())) is not HolderState.RENEWED:
+        has_ended = answer is HolderState.ENDED and not changes_hands
         if has_ended or time.monotonic() >= deadline or stop.requested:
             return None
         stop.sleep(_POLL_S)

@@ -87,7 +87,7 @@ class RunningMoments:
 
 
 @dataclass(frozen=True)
-class Spread:
+class OutlierBounds:
     """Where values lie, and from where on one is an outlier; arrays are [O]."""
 
     centre: Moments64
@@ -95,13 +95,13 @@ class Spread:
     held_at: Moments64  # distance at which an outlier counts
 
     @staticmethod
-    def known(centre: Moments64, std: Moments64, count: int) -> "Spread":
+    def known(centre: Moments64, std: Moments64, count: int) -> "OutlierBounds":
         """From a standard deviation that `count` rows gave."""
         varies = np.square(std) > _EPSILON
         unit = np.maximum(1.0, np.abs(centre))
         far = OUTLIER * max(1.0, _KNOWN_ROWS / count)
         limit = np.where(varies, far * std, _OUTLIER_IN_UNITS * unit)
-        return Spread(centre, limit, CLIP * np.where(varies, std, unit))
+        return OutlierBounds(centre, limit, CLIP * np.where(varies, std, unit))
 
     def hold(self, rows: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
         """Rows [B, O] with outliers held, and which rows had one, [B]."""
@@ -113,14 +113,14 @@ class Spread:
         return np.where(outside, held, rows), np.asarray(outside.any(axis=1))
 
 
-def spread_of(moments: RunningMoments, rows: Array) -> Spread:
+def spread_of(moments: RunningMoments, rows: Array) -> OutlierBounds:
     """By the statistics so far; those of the first rows [B, O], B > 0, by what 99 % of themselves keep to."""
     if moments.count:
-        return Spread.known(moments.mean, np.sqrt(moments.squares / moments.count), moments.count)
+        return OutlierBounds.known(moments.mean, np.sqrt(moments.squares / moments.count), moments.count)
     exact = rows.astype(np.float64)
     centre = np.median(exact, axis=0)
     usual = np.quantile(np.abs(exact - centre), _MOST, axis=0, method="lower")
-    return Spread.known(centre, usual / _MOST_IN_STDS, len(rows))
+    return OutlierBounds.known(centre, usual / _MOST_IN_STDS, len(rows))
 
 
 def normalise(observations: FloatArray, mean: FloatArray, inverse_std: FloatArray) -> FloatArray:
@@ -149,9 +149,9 @@ def hold_rewards(
     else:
         usual = np.quantile(np.abs(rewards[valid]), [_MOST], method="lower")
         horizon = 1.0 / max(1.0 - gamma, 1.0 / _LONGEST_HORIZON)
-        spread = Spread.known(np.zeros(1), usual * horizon, int(np.count_nonzero(valid)))
+        spread = OutlierBounds.known(np.zeros(1), usual * horizon, int(np.count_nonzero(valid)))
         held_at = usual
-    held, outside = Spread(np.zeros(1), spread.limit, held_at).hold(rewards.reshape(-1, 1))
+    held, outside = OutlierBounds(np.zeros(1), spread.limit, held_at).hold(rewards.reshape(-1, 1))
     start = np.where(np.abs(start - spread.centre) > spread.limit, spread.centre, start)
     return start, held.reshape(rewards.shape), outside.reshape(rewards.shape) & valid
 

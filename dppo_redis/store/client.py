@@ -23,8 +23,8 @@ from redis.retry import Retry
 from dppo_redis.errors import ConfigurationError, DppoError, StoppedError, UnavailableError
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.address import Address, read_address
-from dppo_redis.store.causes import Recurrence, described
 from dppo_redis.store.connections import NO_CLUSTER, MisconfiguredError, make_pool
+from dppo_redis.store.error_causes import Recurrence, described
 
 SOCKET_TIMEOUT_S = 5.0  # without progress; ten times the longest blocking read; a URL may say another
 _LEAST_TIMEOUT_S = 1.0  # twice the longest blocking read
@@ -220,7 +220,7 @@ def classify(error: redis.RedisError) -> DppoError:
     return ConfigurationError(f"Redis answers an error that this release does not expect: {error}")
 
 
-class SizeWatch:
+class OversizeDetector:
     """Notices that a server hangs up on each large command, yet answers at once: it is too large for it."""
 
     def __init__(self, client: Client) -> None:
@@ -251,7 +251,7 @@ class SizeWatch:
             )
 
 
-class Patience:
+class RetryLoop:
     """Repeats what may be repeated while Redis is away, with jittered pauses."""
 
     def __init__(self, stop: StopRequest, deadline_s: float | None = None) -> None:

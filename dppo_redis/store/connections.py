@@ -13,7 +13,7 @@ from redis.connection import SSLConnection, UnixDomainSocketConnection
 from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool, SentinelManagedConnection
 
 from dppo_redis.store.address import Address
-from dppo_redis.store.progress import SteadyConnection
+from dppo_redis.store.progress_timeout import SteadyConnection
 
 SENTINEL_TIMEOUT_S = 1.0  # the next one is asked after that
 _PROBE_TIMEOUT_S = 1.0

@@ -15,7 +15,7 @@ from dppo_redis.errors import FencedError
 from dppo_redis.protocol.ledger import Settlement
 from dppo_redis.protocol.weights import Weights
 from dppo_redis.protocol.wire import encode_weights, sha256
-from dppo_redis.store.client import Client, SizeWatch
+from dppo_redis.store.client import Client, OversizeDetector
 from dppo_redis.store.keys import GROUP, RunKeys
 from dppo_redis.store.scripts import source
 
@@ -56,7 +56,7 @@ class FencedWrites:
 
     def __init__(self, client: Client, keys: RunKeys) -> None:
         self._keys = keys
-        self._size = SizeWatch(client)
+        self._size = OversizeDetector(client)
         self._acquire = client.register_script(source("acquire"))
         self._publish = client.register_script(source("publish"))
         self._settle = client.register_script(source("settle"))

@@ -23,7 +23,7 @@ class StoredWeights:
 
 
 @dataclass(frozen=True)
-class Vitals:
+class HealableKeys:
     """What is stored of the keys that a learner heals."""
 
     weights: StoredWeights | None  # None when a field is gone or is no number
@@ -32,7 +32,7 @@ class Vitals:
     state: str | None  # of the control key
 
 
-def read_vitals(client: Client, keys: RunKeys) -> Vitals:
+def read_healable_keys(client: Client, keys: RunKeys) -> HealableKeys:
     """Read them in one round trip; the blob itself does not travel."""
     pipeline = client.pipeline(transaction=False)
     pipeline.hmget(keys.weights, ["epoch", "version", "bytes", "sha256"])
@@ -41,7 +41,7 @@ def read_vitals(client: Client, keys: RunKeys) -> Vitals:
     pipeline.hgetall(keys.boots)
     pipeline.hget(keys.control, "state")
     weights, blob_bytes, spec, boots, state = pipeline.execute()
-    return Vitals(
+    return HealableKeys(
         weights=_stored_weights(weights, blob_bytes),
         spec=None if spec is None else spec.decode(errors="replace"),
         boots=dict.fromkeys((name.decode(errors="replace") for name in boots), -1) | parse_counts(boots),

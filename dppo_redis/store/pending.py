@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, cast
 
-from dppo_redis.service.logs import Rarely
+from dppo_redis.service.logs import RateLimit
 from dppo_redis.store.client import Client
 from dppo_redis.store.keys import CONSUMER, GROUP
 from dppo_redis.store.scripts import source
@@ -24,7 +24,7 @@ _log = logging.getLogger("dppo")
 
 
 @dataclass(frozen=True)
-class Entry:
+class StreamEntry:
     """`fields` is empty when it was trimmed meanwhile."""
 
     id: bytes
@@ -56,8 +56,8 @@ class PendingEntries:
         self._is_judged = False
         self._waiting: dict[bytes, _Waiting] = {}  # in order of arrival
         self._on_trial: list[bytes] = []  # with a raised count
-        self._look_for_skipped = Rarely(LOOK_FOR_SKIPPED_S)
-        self._rarely = Rarely()
+        self._look_for_skipped = RateLimit(LOOK_FOR_SKIPPED_S)
+        self._rate_limit = RateLimit()
 
     def look(self) -> None:
         """List what is pending, where that is not known: at start, and after read errors."""
@@ -84,15 +84,15 @@ class PendingEntries:
         """Whether entries wait that killed processes before."""
         return any(entry.is_suspect for entry in self._waiting.values())
 
-    def take(self, count: int) -> list[Entry]:
+    def take(self, count: int) -> list[StreamEntry]:
         """Up to `count` entries in order of arrival; empty once all were handed out."""
-        entries: list[Entry] = []
+        entries: list[StreamEntry] = []
         while not entries and (ordinary := self._select(suspect=False)):  # all of one claim may be trimmed
             _, alike = next(groupby(ordinary, lambda entry: (entry.count, entry.deaths)))
             entries = self._claim(list(alike)[:count])
         return entries
 
-    def take_suspect(self) -> list[Entry]:
+    def take_suspect(self) -> list[StreamEntry]:
         """One entry that killed processes before; empty where there is none."""
         suspects = self._select(suspect=True)
         return self._claim(suspects[:1]) if suspects else []
@@ -108,7 +108,7 @@ class PendingEntries:
         if self._waiting or not (is_idle or self._look_for_skipped.due()):
             return
         skipped = self._client.register_script(source("skipped"))(keys=[self._key], args=[GROUP])
-        if skipped and self._rarely.due():
+        if skipped and self._rate_limit.due():
             _log.warning("entries had been skipped (XGROUP SETID, XACK?): reading them now")
 
     def survived(self) -> None:
@@ -117,14 +117,14 @@ class PendingEntries:
             self._claim_as(self._on_trial, count=1, justid=True)
             self._on_trial.clear()
 
-    def _claim(self, wanted: list[_Waiting]) -> list[Entry]:
+    def _claim(self, wanted: list[_Waiting]) -> list[StreamEntry]:
         first = wanted[0]
         if first.count > 1:
             self._on_trial += [entry.id for entry in wanted]
         found = self._claim_as([entry.id for entry in wanted], first.count)
         for entry in wanted:  # only now: an error leaves them waiting
             del self._waiting[entry.id]
-        return [Entry(entry_id, values, first.deaths) for entry_id, values in found if values]
+        return [StreamEntry(entry_id, values, first.deaths) for entry_id, values in found if values]
 
     def _claim_as(self, ids: list[bytes], count: int, *, justid: bool = False) -> list[Any]:
         """Get entries again with a delivery count of our choice; trimmed ones leave the list by it."""

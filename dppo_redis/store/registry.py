@@ -14,7 +14,7 @@ import redis
 
 from dppo_redis.protocol.report_fields import to_fields
 from dppo_redis.protocol.reports import BOOT, HOLDER, ActorReport
-from dppo_redis.service.renewal import Pulse
+from dppo_redis.service.renewal import RenewalTracker
 from dppo_redis.service.shutdown import is_alive, place_of_pids
 from dppo_redis.store.client import Client, TransientError
 from dppo_redis.store.keys import RunKeys
@@ -25,7 +25,7 @@ FIRST_OUTSIDE_SLOT = 1000  # planned actors have the slots below, those that joi
 
 
 @dataclass(frozen=True)
-class Holder:
+class SlotHolder:
     """A process that registered for a slot."""
 
     host: str
@@ -47,7 +47,7 @@ class Registry:
     def __init__(self, client: Client, keys: RunKeys) -> None:
         self._client = client
         self._keys = keys
-        self._pulse = Pulse(ACTOR_TTL_MS / 1000)
+        self._renewals = RenewalTracker(ACTOR_TTL_MS / 1000)
 
     def join(self, slot: int | None) -> tuple[int, int]:
         """Take `slot`, or a new one where None; returns (slot, how often it has started).
@@ -67,7 +67,7 @@ class Registry:
                 raise
             raise TransientError(f"field {field} of {self._keys.boots} is damaged") from error
 
-    def holder(self, slot: int) -> Holder | None:
+    def holder(self, slot: int) -> SlotHolder | None:
         """Who last said to be the actor of this slot; None where that was long ago."""
         pipeline = self._client.pipeline(transaction=False)
         for name in HOLDER:
@@ -75,7 +75,7 @@ class Registry:
         host, pid, beat, place = pipeline.execute()
         if host is None or pid is None or not pid.isdigit() or len(pid) > _DIGITS:
             return None
-        return Holder(
+        return SlotHolder(
             host.decode(errors="replace"), int(pid), beat or b"", (place or b"").decode(errors="replace")
         )
 
@@ -135,7 +135,7 @@ class Registry:
         server's clock it would outlast its actor. For the keeper, which looks each second.
         """
         beats = {slot: tuple(report.get(name) for name in HOLDER) for slot, report in living.items()}
-        silent = self._pulse.silent(beats, time.monotonic())
+        silent = self._renewals.silent(beats, time.monotonic())
         if silent:
             self._client.unlink(*(self._keys.actor(slot) for slot in silent))
         return {slot: report for slot, report in living.items() if slot not in silent}

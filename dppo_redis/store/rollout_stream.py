@@ -15,23 +15,23 @@ import redis
 from dppo_redis.errors import StoppedError, WireError
 from dppo_redis.protocol.rollout import RolloutHeader
 from dppo_redis.protocol.weights import WeightsId
-from dppo_redis.service.event_log import NO_HISTORY, History
-from dppo_redis.service.logs import Rarely
+from dppo_redis.service.event_log import NO_EVENT_LOG, EventLog
+from dppo_redis.service.logs import RateLimit
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.causes import Recurrence
 from dppo_redis.store.client import (
     Channel,
     Client,
-    SizeWatch,
+    OversizeDetector,
     TransientError,
     backoff,
     classify,
     pack,
     replies,
 )
+from dppo_redis.store.error_causes import Recurrence
 from dppo_redis.store.keys import CONSUMER, GROUP, RunKeys
-from dppo_redis.store.pending import Entry as Entry
 from dppo_redis.store.pending import PendingEntries
+from dppo_redis.store.pending import StreamEntry as StreamEntry
 from dppo_redis.store.run_store import ROLLOUT_STEPS, read_rollout_steps
 from dppo_redis.store.scripts import source
 from dppo_redis.store.weight_store import parse_weights_id
@@ -45,7 +45,7 @@ _log = logging.getLogger("dppo")
 
 
 @dataclass(frozen=True)
-class Situation:
+class RunSnapshot:
     """What an actor learns from each round trip."""
 
     backlog: int  # rollouts not settled
@@ -55,7 +55,7 @@ class Situation:
     rollout_steps: int | None = None  # how long the rollouts of this fleet should be; None: T
 
 
-def parse_header(entry: Entry) -> RolloutHeader:
+def parse_header(entry: StreamEntry) -> RolloutHeader:
     """Read an entry's plain fields.
 
     Raises:
@@ -90,36 +90,36 @@ class RolloutProducer:
     """
 
     def __init__(
-        self, client: Client, keys: RunKeys, stop: StopRequest, history: History = NO_HISTORY
+        self, client: Client, keys: RunKeys, stop: StopRequest, event_log: EventLog = NO_EVENT_LOG
     ) -> None:
         self._channel = Channel(client)
         self._keys = keys
         self._stop = stop
-        self._history = history
+        self._event_log = event_log
         self._questions = pack(
             ("XLEN", keys.rollouts),
             ("HMGET", keys.weights, "epoch", "version"),
             ("HMGET", keys.control, "state", "backlog_high", ROLLOUT_STEPS),
         )
         self._learner_is_starting = False
-        self._size = SizeWatch(client)
+        self._size = OversizeDetector(client)
         self.recurrence = Recurrence()
         self.ambiguous = 0  # sends whose reply was lost; the learner recognises the duplicates
         self.refused_full = 0  # sends that the server refused for want of memory
 
-    def look(self) -> Situation:
+    def look(self) -> RunSnapshot:
         """Backlog, weights and control in one round trip. Redis errors pass through."""
         answers = self._channel.ask(self._questions, _ANSWERS)
         for answer in answers:
             if isinstance(answer, redis.RedisError):
                 raise answer
-        return self._situation(answers)
+        return self._snapshot(answers)
 
     def hang_up(self) -> None:
         """From another thread, once a stop was asked for: a push on a slow link may take minutes."""
         self._channel.hang_up()
 
-    def push(self, header: RolloutHeader, payload: bytes) -> Situation | None:
+    def push(self, header: RolloutHeader, payload: bytes) -> RunSnapshot | None:
         """Send a rollout and look, in one round trip; waits until Redis has taken it.
 
         Returns None where the rollout was taken but the look failed.
@@ -131,14 +131,14 @@ class RolloutProducer:
         entry: dict[Any, Any] = {name: str(getattr(header, name)) for name, *_ in _HEADER_FIELDS} | {
             "payload": payload
         }
-        self._history.write("produced", **vars(header))
+        self._event_log.write("produced", **vars(header))
         for pause_s in backoff():
             answers = self._try_push(entry)
             if answers is not None:
                 looked = not any(isinstance(answer, redis.RedisError) for answer in answers)
-                return self._situation(answers) if looked else None
+                return self._snapshot(answers) if looked else None
             if self._stop.requested:
-                self._history.write("abandoned", boot=header.boot, seq=header.seq)
+                self._event_log.write("abandoned", boot=header.boot, seq=header.seq)
                 raise StoppedError("stopped with a rollout in hand")
             # A learner that is just starting is worth a quick look: a rollout ages while it waits.
             self._stop.sleep(min(pause_s, _STARTING_PAUSE_S) if self._learner_is_starting else pause_s)
@@ -153,7 +153,7 @@ class RolloutProducer:
         except (redis.ConnectionError, redis.TimeoutError) as error:
             self._explain(classify(error))
             self.ambiguous += 1
-            self._history.write("ambiguous", boot=entry["boot"], seq=int(entry["seq"]))
+            self._event_log.write("ambiguous", boot=entry["boot"], seq=int(entry["seq"]))
             self._size.check(
                 "a rollout", len(entry["payload"]), "make rollouts shorter (--rollout-steps)", error
             )
@@ -167,7 +167,7 @@ class RolloutProducer:
         self._learner_is_starting = added is None  # it has not made the stream yet
         if self._learner_is_starting:
             return None
-        self._history.write("confirmed", boot=entry["boot"], seq=int(entry["seq"]), id=added)
+        self._event_log.write("confirmed", boot=entry["boot"], seq=int(entry["seq"]), id=added)
         return rest
 
     def _explain(self, error: Exception) -> None:
@@ -176,9 +176,9 @@ class RolloutProducer:
         self.recurrence.log("push a rollout", error)
 
     @staticmethod
-    def _situation(answers: list[Any]) -> Situation:
+    def _snapshot(answers: list[Any]) -> RunSnapshot:
         backlog, (epoch, version), (state, high, steps) = answers
-        return Situation(
+        return RunSnapshot(
             backlog=int(backlog),
             weights=parse_weights_id(epoch, version),
             state=(state or b"run").decode(errors="replace"),
@@ -196,7 +196,7 @@ class RolloutConsumer:
         self._key = keys.rollouts
         self._restore = restore
         self._pending = PendingEntries(client, keys.rollouts)
-        self._rarely = Rarely()
+        self._rate_limit = RateLimit()
         self._own_first = True  # at start, and after errors: a reply may have been lost
 
     def claim_all(self) -> None:
@@ -226,7 +226,7 @@ class RolloutConsumer:
         consumers = self._client.xpending(self._key, GROUP)["consumers"]
         return any(consumer["name"] != CONSUMER.encode() for consumer in consumers)
 
-    def read(self, count: int, block_ms: int, at_once: int = 1000) -> Iterator[Entry]:
+    def read(self, count: int, block_ms: int, at_once: int = 1000) -> Iterator[StreamEntry]:
         """Up to `count` entries, each as it comes, waiting at most `block_ms`; pending ones of ours first.
 
         The server sends `at_once` in one reply: while some are opened, the next are on their way. Where
@@ -241,7 +241,7 @@ class RolloutConsumer:
             if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
                 raise
             if str(error).startswith("NOGROUP"):
-                if self._rarely.due():
+                if self._rate_limit.due():
                     _log.warning("stream or group is gone; making them again")
                 self._pending.forget()
             self._restore()
@@ -251,13 +251,13 @@ class RolloutConsumer:
                 self._own_first = True
                 self._pending.look_again()
 
-    def _read_own(self, count: int) -> Iterator[Entry]:
+    def _read_own(self, count: int) -> Iterator[StreamEntry]:
         self._pending.look()
         entries = self._pending.take(count)
         self._own_first = bool(entries)
         yield from entries
 
-    def _read_new(self, count: int, block_ms: int, at_once: int) -> Iterator[Entry]:
+    def _read_new(self, count: int, block_ms: int, at_once: int) -> Iterator[StreamEntry]:
         block: list[Any] = [] if self._pending.has_suspects else ["BLOCK", block_ms]
         commands = []
         for start in range(0, count, at_once):
@@ -272,7 +272,7 @@ class RolloutConsumer:
                 raise reply
             for entry_id, pairs in reply[0][1] if reply else ():
                 is_empty = False
-                yield Entry(entry_id, dict(zip(pairs[::2], pairs[1::2], strict=True)))
+                yield StreamEntry(entry_id, dict(zip(pairs[::2], pairs[1::2], strict=True)))
         if is_empty and self._pending.has_suspects:
             yield from self._pending.take_suspect()
         else:

@@ -12,7 +12,7 @@ from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.report_fields import from_fields, from_whole_fields, to_fields
 from dppo_redis.protocol.reports import Control, Evaluation, EvaluatorReport
 from dppo_redis.protocol.spec import RunDescription
-from dppo_redis.service.renewal import Look
+from dppo_redis.service.renewal import HolderReading
 from dppo_redis.store.client import Client
 from dppo_redis.store.fenced_writes import read_lease
 from dppo_redis.store.keys import RUNS, SPEC_PATTERN, RunKeys, is_run_name, run_of
@@ -174,14 +174,14 @@ class RunStore:
         with contextlib.suppress(redis.exceptions.OutOfMemoryError):
             self._client.xadd(key, dict(fields), maxlen=kept, approximate=True)
 
-    def lease(self) -> Look:
+    def lease(self) -> HolderReading:
         """Who leads, as far as one look can tell."""
         value = cast(bytes | None, self._client.get(self.keys.lease))
         left_s = max(0, int(self._client.pttl(self.keys.lease))) / 1000
         if not value:
-            return Look(None, left_s)
+            return HolderReading(None, left_s)
         holder, beat = read_lease(value)
-        return Look(holder, left_s, beat)
+        return HolderReading(holder, left_s, beat)
 
     def reopen(self) -> None:
         """Before a run is resumed: it runs again, and its keys stay."""

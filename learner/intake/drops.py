@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dppo_redis.protocol.ledger import Settlement
-from dppo_redis.service.logs import Rarely
+from dppo_redis.service.logs import RateLimit
 
 _SILENCE_S = 30.0
 _PAIRS_KEPT = 1000  # of actor and reason: an actor may call itself anything
@@ -54,7 +54,7 @@ class AllDropped:
     def __init__(self) -> None:
         self._first_drop = self._last_drop = 0.0  # monotonic, since a rollout was last accepted
         self._causes: Counter[str] = Counter()
-        self._rarely = Rarely()
+        self._rate_limit = RateLimit()
 
     def look(self, dropped: Sequence[Settlement], gathered: bool) -> None:
         """What a poll brought; `gathered` where a batch has begun."""
@@ -65,7 +65,7 @@ class AllDropped:
             self._first_drop = self._first_drop if self._causes else now
             self._last_drop = now
             self._causes.update(map(why, dropped))
-            if self.text and self._rarely.due():
+            if self.text and self._rate_limit.due():
                 _log.error("%s", self.text)
 
     @property

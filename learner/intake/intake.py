@@ -10,13 +10,13 @@ from typing import Protocol
 
 from dppo_redis.errors import WireError
 from dppo_redis.protocol.ledger import Outcome, Settlement
-from dppo_redis.protocol.lineage import Lineage, VersionsUsed
+from dppo_redis.protocol.lineage import Lineage, PublishedVersions
 from dppo_redis.protocol.rollout import MAX_ENVIRONMENTS, Rollout, RolloutHeader
-from dppo_redis.protocol.sequence_numbers import Marks
+from dppo_redis.protocol.sequence_numbers import LastSequenceNumbers
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.protocol.wire import checksum
-from dppo_redis.service.event_log import NO_HISTORY, History
-from dppo_redis.store.pending import POISON_DEATHS, Entry
+from dppo_redis.service.event_log import NO_EVENT_LOG, EventLog
+from dppo_redis.store.pending import POISON_DEATHS, StreamEntry
 from dppo_redis.store.rollout_stream import parse_header
 from learner.intake.batch_rule import BatchRule
 from learner.intake.decoder import RolloutDecoder
@@ -32,7 +32,7 @@ _BYTES_AT_ONCE = 64 * 2**10
 class Entries(Protocol):
     """Where entries come from."""
 
-    def read(self, count: int, block_ms: int, at_once: int) -> Iterable[Entry]:
+    def read(self, count: int, block_ms: int, at_once: int) -> Iterable[StreamEntry]:
         """Up to `count` entries, waiting at most `block_ms`; `at_once` come together."""
         ...
 
@@ -44,13 +44,13 @@ class Entries(Protocol):
 class Quarantine(Protocol):
     """Where refused entries are kept for inspection."""
 
-    def __call__(self, entry: Entry, error: WireError) -> None:
+    def __call__(self, entry: StreamEntry, error: WireError) -> None:
         """Keep the head of a refused entry."""
         ...
 
 
 @dataclass(frozen=True)
-class Accepted:
+class AcceptedRollout:
     """A rollout that will be trained on."""
 
     entry_id: bytes
@@ -69,8 +69,8 @@ class Intake:
         quarantine: Quarantine,
         rule: BatchRule,
         max_staleness: int,
-        history: History = NO_HISTORY,
-        versions: Callable[[], VersionsUsed | None] = lambda: None,  # those there were; None: not judged
+        event_log: EventLog = NO_EVENT_LOG,
+        versions: Callable[[], PublishedVersions | None] = lambda: None,  # those there were; None: not judged
     ) -> None:
         self._entries = entries
         self._digest = spec.digest()
@@ -78,17 +78,17 @@ class Intake:
         self._settle = settle
         self._quarantine = quarantine
         self._rule = rule
-        self._history = history
+        self._event_log = event_log
         self._versions = versions
         self._max_staleness = max_staleness
         self._entry_bytes = 1.0
         # What was accepted and is not settled, in order of arrival; None once its batch is handed over.
-        self._in_hand: dict[bytes, Accepted | None] = {}
+        self._in_hand: dict[bytes, AcceptedRollout | None] = {}
         self.drops = Drops()
-        self.marks = Marks()
+        self.last_sequence_numbers = LastSequenceNumbers()
         self.damaged = 0  # entries that could not be understood
 
-    def poll(self, learner_update: int, lineage: Callable[[], Lineage]) -> list[Accepted] | None:
+    def poll(self, learner_update: int, lineage: Callable[[], Lineage]) -> list[AcceptedRollout] | None:
         """Read once; the rollouts of a batch when it is full, else None.
 
         The lineage is asked for at each entry: a new epoch may begin while one reads.
@@ -105,7 +105,9 @@ class Intake:
             return None
         return self._hand_over()
 
-    def _open(self, entry: Entry, learner_update: int, lineage: Lineage, dropped: list[Settlement]) -> None:
+    def _open(
+        self, entry: StreamEntry, learner_update: int, lineage: Lineage, dropped: list[Settlement]
+    ) -> None:
         entry_bytes = sum(map(len, entry.fields)) + sum(map(len, entry.fields.values()))
         self._entry_bytes = max(self._entry_bytes * 0.9, entry_bytes)  # of dropped ones, too
         if entry.id in self._in_hand:
@@ -117,7 +119,7 @@ class Intake:
         elif (accepted := self._in_hand[entry.id]) is not None:
             self.drops.stale.add(str(accepted.header.actor), learner_update - accepted.header.update)
 
-    def _hand_over(self) -> list[Accepted]:
+    def _hand_over(self) -> list[AcceptedRollout]:
         """The full batch in its order; what a dead actor left beside it is refused."""
         gathered = self._gathered
         self._in_hand = dict.fromkeys(self._in_hand)
@@ -127,22 +129,24 @@ class Intake:
         self.settled(surplus)
         return [gathered[i] for i in order]
 
-    def _remember(self, entry: Entry, settlement: Settlement) -> None:
+    def _remember(self, entry: StreamEntry, settlement: Settlement) -> None:
         """What is dropped: into the history, before its outcome is recorded, and by actor."""
         actor = self.drops.by_actor.add(entry.fields.get(b"actor", b""), settlement)
         if settlement.outcome is Outcome.STALE:
             self.drops.stale.add(actor, None)
         boot, seq = entry.fields.get(b"boot", b"")[:16], entry.fields.get(b"seq", b"")[:20]
         outcome, reason = settlement.outcome, settlement.reason
-        self._history.write("dropped", id=entry.id, boot=boot, seq=seq, outcome=outcome, reason=reason)
+        self._event_log.write("dropped", id=entry.id, boot=boot, seq=seq, outcome=outcome, reason=reason)
 
-    def marks_of_settled(self) -> Marks:
+    def marks_of_settled(self) -> LastSequenceNumbers:
         """The marks without what is only in hand: another learner process may get that again."""
-        marks = self.marks.to_dict()
+        last_sequence_numbers = self.last_sequence_numbers.to_dict()
         for accepted in self._gathered:
             header = accepted.header
-            marks[header.boot] = min(marks.get(header.boot, header.seq), header.seq - 1)
-        return Marks(marks)
+            last_sequence_numbers[header.boot] = min(
+                last_sequence_numbers.get(header.boot, header.seq), header.seq - 1
+            )
+        return LastSequenceNumbers(last_sequence_numbers)
 
     @property
     def gathered(self) -> int:
@@ -164,13 +168,13 @@ class Intake:
         """Whose rollouts were dropped most often, and why."""
         return self.drops.by_actor.text
 
-    def settled(self, batch: Sequence[Accepted]) -> None:
+    def settled(self, batch: Sequence[AcceptedRollout]) -> None:
         """The batch is settled; its entries will not be delivered again."""
         for accepted in batch:
             self._in_hand.pop(accepted.entry_id, None)
 
     @property
-    def _gathered(self) -> list[Accepted]:
+    def _gathered(self) -> list[AcceptedRollout]:
         return [accepted for accepted in self._in_hand.values() if accepted is not None]
 
     def _headers(self) -> list[RolloutHeader]:
@@ -185,7 +189,7 @@ class Intake:
         """Entries that come together; the others arrive while these are opened."""
         return max(1, int(_BYTES_AT_ONCE / self._entry_bytes))
 
-    def _consider(self, entry: Entry, learner_update: int, lineage: Lineage) -> Settlement | None:
+    def _consider(self, entry: StreamEntry, learner_update: int, lineage: Lineage) -> Settlement | None:
         """Take an entry into the batch, or say how it is settled instead."""
         if not entry.fields:  # trimmed after it was delivered: the audit counts it as lost
             return Settlement(entry.id, Outcome.LOST)
@@ -196,7 +200,7 @@ class Intake:
             header = parse_header(entry)
             self._check_header(header)
             steps = header.steps
-            if self.marks.is_duplicate(header):
+            if self.last_sequence_numbers.is_duplicate(header):
                 return Settlement(entry.id, Outcome.DUPLICATE, steps=steps)
             verdict = judge(
                 header.epoch,
@@ -208,13 +212,13 @@ class Intake:
                 used=self._versions(),
             )
             if verdict is Verdict.STALE:
-                self.marks.take(header)
+                self.last_sequence_numbers.take(header)
                 return Settlement(entry.id, Outcome.STALE, steps=steps)
             refusal: str | None = verdict.value
             if verdict is Verdict.FRESH:
                 refusal = self._rule.refusal(header, self._headers())
             if refusal is not None:
-                self.marks.take(header)
+                self.last_sequence_numbers.take(header)
                 return _refused(entry.id, refusal, header)
             self._take(entry, header)
         except WireError as error:
@@ -229,7 +233,7 @@ class Intake:
         if header.steps > self._decoder.spec.rollout_steps * MAX_ENVIRONMENTS:
             raise WireError("header", f"{header.steps} steps in one rollout")
 
-    def _take(self, entry: Entry, header: RolloutHeader) -> None:
+    def _take(self, entry: StreamEntry, header: RolloutHeader) -> None:
         payload = entry.fields.get(b"payload")
         if payload is None:
             raise WireError("header", "no field payload")
@@ -238,8 +242,8 @@ class Intake:
         rollout = self._decoder.decode(payload)
         if rollout.steps != header.steps or header.steps == 0:
             raise WireError("header", f"{header.steps} steps claimed, {rollout.steps} valid rows")
-        self.marks.take(header)
-        self._in_hand[entry.id] = Accepted(entry.id, header, rollout)
+        self.last_sequence_numbers.take(header)
+        self._in_hand[entry.id] = AcceptedRollout(entry.id, header, rollout)
 
 
 def _refused(entry_id: bytes, reason: str, header: RolloutHeader) -> Settlement:

@@ -14,7 +14,7 @@ _LONG_WAIT_S = 30.0
 _log = logging.getLogger("dppo")
 
 
-class Asking:
+class ResendRequests:
     """Watches how long the rollouts of one publication are in coming.
 
     Args:

@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from dppo_redis.protocol.lineage import Lineage, VersionsUsed
+from dppo_redis.protocol.lineage import Lineage, PublishedVersions
 
 
 class Verdict(Enum):
@@ -23,7 +23,7 @@ def judge(
     learner_update: int,
     max_staleness: int,
     version: int = 0,
-    used: VersionsUsed | None = None,
+    used: PublishedVersions | None = None,
 ) -> Verdict:
     """Say whether a rollout may be trained on; staleness is counted in updates, limit inclusive.
 

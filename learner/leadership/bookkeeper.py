@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
-from dppo_redis.protocol.ledger import Balance, Books, Ledger, Outcome, Settlement
+from dppo_redis.protocol.ledger import Books, Ledger, LedgerBalance, Outcome, Settlement
 from dppo_redis.protocol.reports import SERVER_TIME
 from dppo_redis.store.client import TransientError, translated
 from dppo_redis.store.rollout_stream import ensure_group
@@ -65,7 +65,7 @@ class Bookkeeper:
             if counts:
                 self.books.ledger.add(settlement.outcome, settlement.reason, settlement.steps)
                 self.books.doubts.pop(settlement.entry_id, None)
-        self._fence.history.write(
+        self._fence.event_log.write(
             "settled",
             entries=[(s.entry_id, s.outcome, n) for s, n in zip(settlements, counted, strict=True)],
         )
@@ -81,7 +81,7 @@ class Bookkeeper:
 
     # From the keeper's thread
 
-    def audit(self) -> Balance:
+    def audit(self) -> LedgerBalance:
         """Compare the stream's counters with the ledger; book what vanished; restore what was lost."""
         fence = self._fence
         with fence.lock:
@@ -92,7 +92,7 @@ class Bookkeeper:
                 self.books.doubts.clear()
             balance = self.books.audit(counters.entries_added, counters.backlog)
             if balance.imbalance:
-                fence.history.write("booked", imbalance=balance.imbalance)
+                fence.event_log.write("booked", imbalance=balance.imbalance)
             if self.books.ledger.counts != counters.ledger:
                 fence.writes.write_hash(fence.epoch, fence.keys.ledger, self.books.ledger.counts)
             self.restore_stream()
@@ -110,7 +110,7 @@ class Bookkeeper:
         return trimmed
 
     def _trim(self, most: int) -> int:
-        self._fence.history.write("trimming", entries=most)
+        self._fence.event_log.write("trimming", entries=most)
         try:
             with translated():
                 trimmed = self._fence.writes.trim(self._fence.epoch, most)
@@ -118,7 +118,7 @@ class Bookkeeper:
             doubt = Settlement(b"", Outcome.LOST, "valve")
             self.books.doubts.update({b"valve-%d" % next(self._doubtful): doubt for _ in range(most)})
             raise
-        self._fence.history.write("trimmed", entries=trimmed)
+        self._fence.event_log.write("trimmed", entries=trimmed)
         if trimmed:
             self.books.ledger.add(Outcome.LOST, "valve", entries=trimmed)
         return trimmed

@@ -12,7 +12,7 @@ counts nothing in the middle of a settle, and never replaces the epoch of a writ
 
 import threading
 
-from dppo_redis.service.event_log import NO_HISTORY, History
+from dppo_redis.service.event_log import NO_EVENT_LOG, EventLog
 from dppo_redis.store.client import Client
 from dppo_redis.store.fenced_writes import FencedWrites
 from dppo_redis.store.keys import RunKeys
@@ -21,10 +21,10 @@ from dppo_redis.store.keys import RunKeys
 class Fence:
     """What lease, publisher and bookkeeper of one learner process share. Only the lease sets `epoch`."""
 
-    def __init__(self, client: Client, keys: RunKeys, history: History = NO_HISTORY) -> None:
+    def __init__(self, client: Client, keys: RunKeys, event_log: EventLog = NO_EVENT_LOG) -> None:
         self.client = client
         self.keys = keys
-        self.history = history  # of what was written
+        self.event_log = event_log  # of what was written
         self.writes = FencedWrites(client, keys)
         self.lock = threading.RLock()
         self.epoch = 0  # each write carries it; 0 before the lease was taken

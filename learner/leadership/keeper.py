@@ -12,18 +12,18 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from dppo_redis.protocol.ledger import Balance, Outcome
+from dppo_redis.protocol.ledger import LedgerBalance, Outcome
 from dppo_redis.protocol.pacing import FleetPacing, Pace, backlog_fresh, valve_bytes, valve_excess
 from dppo_redis.protocol.report_fields import from_fields, to_fields
 from dppo_redis.protocol.reports import ActorReport, KeeperStatus, LearnerStatus
-from dppo_redis.service.logs import Rarely
-from dppo_redis.store.causes import Recurrence
+from dppo_redis.service.logs import RateLimit
 from dppo_redis.store.client import TransientError, translated
+from dppo_redis.store.error_causes import Recurrence
 from dppo_redis.store.fenced_writes import EpochMissingError
 from dppo_redis.store.registry import Registry
 from learner.health_log import RunWarnings
 from learner.leadership.leadership import Leadership
-from learner.leadership.roll_call import RollCall
+from learner.leadership.missing_actors import MissingActors
 from learner.leadership.spare_batch import SpareBatch
 
 PERIOD_S = 1.0
@@ -49,13 +49,13 @@ class Keeper:
         self._pacing = pacing
         self._warnings = warnings or RunWarnings()
         self._late_share = late_share
-        self._roll_call = RollCall(pacing.planned_actors, time.monotonic())
+        self._roll_call = MissingActors(pacing.planned_actors, time.monotonic())
         self._rollout_steps = pacing.rollout_steps  # as it was last told
         self._spare_batch = SpareBatch()
         self._actor_wait_share = 0.0  # of the fleet, when it was last seen
         self._failure: Exception | None = None
         self._closing = threading.Event()
-        self._valve_rarely = Rarely()
+        self._valve_rarely = RateLimit()
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
 
     def start(self) -> None:
@@ -140,7 +140,7 @@ class Keeper:
 
     def _status(
         self,
-        balance: Balance,
+        balance: LedgerBalance,
         living: Sequence[ActorReport],
         backlog_high: int,
         valve_limit: int,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dppo_redis.protocol.ledger import Books
 from dppo_redis.protocol.lineage import Lineage
 from dppo_redis.protocol.spec import RunDescription
-from dppo_redis.service.event_log import NO_HISTORY, History
+from dppo_redis.service.event_log import NO_EVENT_LOG, EventLog
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client
 from dppo_redis.store.keys import RunKeys
@@ -40,12 +40,12 @@ def make_leadership(
     description: RunDescription,
     owner: str,
     stop: StopRequest,
-    history: History = NO_HISTORY,
+    event_log: EventLog = NO_EVENT_LOG,
     reserved: ReservedVersions | None = None,
 ) -> Leadership:
     """Put them together; nothing is sent yet."""
     reserved = reserved or ReservedVersions()
-    fence = Fence(client, keys, history)
+    fence = Fence(client, keys, event_log)
     weights = PublishedWeights(fence, reserved)
     lease = Lease(fence, weights, reserved, owner, stop)
     publisher = Publisher(fence, lease, weights, description)

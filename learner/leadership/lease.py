@@ -14,10 +14,10 @@ from typing import TypeVar
 
 from dppo_redis.errors import ConfigurationError, FencedError, LeaseHeldError, StoppedError
 from dppo_redis.protocol.lineage import Lineage
-from dppo_redis.service.renewal import Answer, HolderWatch, Look
+from dppo_redis.service.renewal import HolderReading, HolderState, HolderWatch
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.causes import Recurrence
-from dppo_redis.store.client import Patience, TransientError, translated
+from dppo_redis.store.client import RetryLoop, TransientError, translated
+from dppo_redis.store.error_causes import Recurrence
 from dppo_redis.store.fenced_writes import EpochMissingError, LeaseAnswer
 from learner.leadership.fence import Fence
 from learner.leadership.published_weights import PublishedWeights
@@ -47,8 +47,8 @@ class Lease:
         self._weights = weights
         self._reserved = reserved
         self._stop = stop
-        self._taking = Patience(stop)
-        self._writing = Patience(stop)
+        self._taking = RetryLoop(stop)
+        self._writing = RetryLoop(stop)
 
     @property
     def recurrence(self) -> Recurrence:
@@ -135,9 +135,9 @@ class Lease:
                 return answer.epoch
             if self._stop.requested:
                 raise StoppedError("stopped while waiting for the lease")
-            judged = watch.judge(Look(answer.holder, beat=answer.beat), waited_s)
-            stood_still = answer.value if judged is Answer.ENDED else b""
-            if judged is Answer.RENEWED:
+            judged = watch.judge(HolderReading(answer.holder, beat=answer.beat), waited_s)
+            stood_still = answer.value if judged is HolderState.ENDED else b""
+            if judged is HolderState.RENEWED:
                 raise LeaseHeldError(
                     f"run {self._fence.keys.run} is led by a living learner, {answer.holder}: "
                     "stop that one, choose another --run, or wait for its end with --standby"
@@ -165,4 +165,4 @@ class Lease:
         self._fence.epoch = epoch
         self.lineage = self.lineage.begin(epoch, update)
         _log.info("leading run %s as epoch %d at update %d", self._fence.keys.run, epoch, update)
-        self._fence.history.write("acquired", epoch=epoch, update=update, lineage=self.lineage.starts)
+        self._fence.event_log.write("acquired", epoch=epoch, update=update, lineage=self.lineage.starts)

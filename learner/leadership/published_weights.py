@@ -9,10 +9,10 @@ import logging
 from dataclasses import replace
 
 from dppo_redis.errors import FencedError
-from dppo_redis.protocol.lineage import VersionsUsed
+from dppo_redis.protocol.lineage import PublishedVersions
 from dppo_redis.protocol.weights import Weights
 from dppo_redis.service.event_log import arrays_digest
-from dppo_redis.store.healable_keys import Vitals
+from dppo_redis.store.healable_keys import HealableKeys
 from learner.leadership.fence import Fence
 from learner.leadership.reserved_versions import ReservedVersions
 from learner.leadership.weights_watch import WeightsWatch
@@ -26,7 +26,9 @@ class PublishedWeights:
     def __init__(self, fence: Fence, reserved: ReservedVersions) -> None:
         self.version = 0
         self.update = 0  # no rollout of this epoch is beyond it
-        self.used = VersionsUsed()  # a frozen value, replaced before each publication: any thread may read it
+        self.used = (
+            PublishedVersions()
+        )  # a frozen value, replaced before each publication: any thread may read it
         self._fence = fence
         self._reserved = reserved
         self._last: Weights | None = None
@@ -57,24 +59,24 @@ class PublishedWeights:
         if self._last is not None:
             self.publish(replace(self._last, epoch=self._fence.epoch, version=self.version + 1))
 
-    def heal(self, vitals: Vitals) -> None:
+    def heal(self, healable: HealableKeys) -> None:
         """Publish again where Redis does not hold them as they were."""
-        if self._last is not None and not self._watch.is_whole(vitals, self._last):
+        if self._last is not None and not self._watch.is_whole(healable, self._last):
             _log.warning("the weights key does not hold what was published; publishing again")
             self.republish()
 
     def _try_publish(self, weights: Weights) -> int | None:
-        history = self._fence.history
+        event_log = self._fence.event_log
         identity = {"epoch": weights.epoch, "version": weights.version}
         self._reserved.cover(**identity)
         self.used = self.used.cover(**identity)
-        if history.is_on:
+        if event_log.is_on:
             digest = arrays_digest(weights.arrays)
-            history.write("publishing", **identity, update=weights.update, digest=digest)
+            event_log.write("publishing", **identity, update=weights.update, digest=digest)
         try:
             stored = self._fence.writes.publish(weights)
         except FencedError:
-            history.write("refused", **identity)
+            event_log.write("refused", **identity)
             raise
-        history.write("published" if stored is None else "refused", **identity)
+        event_log.write("published" if stored is None else "refused", **identity)
         return stored

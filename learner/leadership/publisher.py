@@ -8,14 +8,14 @@ lock, so that the keeper puts back what the loop published last, under the next 
 import logging
 from collections.abc import Mapping
 
-from dppo_redis.protocol.lineage import VersionsUsed
+from dppo_redis.protocol.lineage import PublishedVersions
 from dppo_redis.protocol.report_fields import to_fields
 from dppo_redis.protocol.reports import Control
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.protocol.weights import Weights
-from dppo_redis.service.logs import Rarely
+from dppo_redis.service.logs import RateLimit
 from dppo_redis.spaces.observations import FloatArray
-from dppo_redis.store.healable_keys import read_vitals, remove_foreign_types
+from dppo_redis.store.healable_keys import read_healable_keys, remove_foreign_types
 from dppo_redis.store.run_store import ROLLOUT_STEPS, RUN, STOP, list_run
 from learner.leadership.fence import Fence
 from learner.leadership.lease import Lease
@@ -35,7 +35,7 @@ class Publisher:
         self._lease = lease
         self._weights = weights
         self._description = description
-        self._listing = Rarely()
+        self._listing = RateLimit()
         self._state = RUN  # what the operator wanted when it was last seen
 
     def restore(self, version: int, boots: Mapping[str, int]) -> None:
@@ -49,7 +49,7 @@ class Publisher:
         return self._weights.version
 
     @property
-    def versions(self) -> VersionsUsed:
+    def versions(self) -> PublishedVersions:
         """All that may have been published, by this learner and those before it."""
         return self._weights.used
 
@@ -91,15 +91,15 @@ class Publisher:
     def heal(self) -> None:
         """Put back keys that were deleted, damaged or overwritten."""
         with self._fence.lock:
-            vitals = read_vitals(self._fence.client, self._fence.keys)
-            self._weights.heal(vitals)
+            healable = read_healable_keys(self._fence.client, self._fence.keys)
+            self._weights.heal(healable)
             text = self._description.to_text()
-            if vitals.spec != text:
+            if healable.spec != text:
                 self._fence.writes.write_string(self._fence.epoch, self._fence.keys.spec, text)
-            self._heal_boots(vitals.boots)
-            if vitals.state is None:
+            self._heal_boots(healable.boots)
+            if healable.state is None:
                 self._write_control({"state": self._state})
-            self._state = vitals.state or self._state
+            self._state = healable.state or self._state
             if self._listing.due():
                 list_run(self._fence.client, self._fence.keys.run)
 

@@ -13,14 +13,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dppo_redis.service.files import write_aside
-from dppo_redis.service.logs import Rarely
+from dppo_redis.service.logs import RateLimit
 
 _AT_ONCE = 100
 _log = logging.getLogger("dppo")
 
 
 @dataclass(frozen=True)
-class HighestUsed:
+class HighestReserved:
     """The highest that may have been published."""
 
     epoch: int = 0
@@ -32,37 +32,37 @@ class ReservedVersions:
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
-        self._covered = HighestUsed()
-        self._rarely = Rarely()
+        self._covered = HighestReserved()
+        self._rate_limit = RateLimit()
 
-    def read(self) -> HighestUsed:
+    def read(self) -> HighestReserved:
         """What a predecessor may have used; nothing where the file is gone or damaged."""
         if self._file is None or not self._file.exists():
-            return HighestUsed()
+            return HighestReserved()
         try:
             values = json.loads(self._file.read_text())
-            return HighestUsed(int(values["epoch"]), int(values["version"]))
+            return HighestReserved(int(values["epoch"]), int(values["version"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             _log.warning("%s is unreadable, versions go on from checkpoint and server: %s", self._file, error)
-            return HighestUsed()
+            return HighestReserved()
 
     def cover(self, epoch: int, version: int) -> None:
         """A publication is about to be made."""
         if epoch > self._covered.epoch or version > self._covered.version:
             found = self.read()
-            self._write(HighestUsed(max(found.epoch, epoch), max(found.version, version + _AT_ONCE - 1)))
+            self._write(HighestReserved(max(found.epoch, epoch), max(found.version, version + _AT_ONCE - 1)))
 
     def give_back(self, version: int) -> None:
         """A clean end: nothing beyond `version` was used, unless a successor has written meanwhile."""
-        if self.read() == self._covered != HighestUsed():
-            self._write(HighestUsed(self._covered.epoch, version))
+        if self.read() == self._covered != HighestReserved():
+            self._write(HighestReserved(self._covered.epoch, version))
 
-    def _write(self, used: HighestUsed) -> None:
+    def _write(self, used: HighestReserved) -> None:
         if self._file is None:
             return
         try:
             write_aside(self._file, json.dumps(asdict(used)).encode())
             self._covered = used
         except OSError as error:  # publishing matters more
-            if self._rarely.due():
+            if self._rate_limit.due():
                 _log.error("cannot note which versions are used: %s", error)

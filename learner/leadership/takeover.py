@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 
 from dppo_redis.errors import LeaseHeldError, StoppedError
-from dppo_redis.service.logs import Rarely
-from dppo_redis.service.renewal import Answer, HolderWatch
+from dppo_redis.service.logs import RateLimit
+from dppo_redis.service.renewal import HolderState, HolderWatch
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.client import Patience
+from dppo_redis.store.client import RetryLoop
 from dppo_redis.store.run_store import STOP, RunStore
-from learner.checkpoint import Checkpoints, Snapshot
+from learner.checkpoint import Checkpoints, LearnerSnapshot
 from learner.leadership.leadership import Leadership
 from learner.leadership.lease import LEASE_TTL_S
 from learner.ppo.update import PpoUpdate
@@ -23,7 +23,7 @@ _LOOKS = 15  # without a holder: a living leader puts a lease that was wiped bac
 _log = logging.getLogger("dppo")
 
 
-def stand_by(store: RunStore, patience: Patience, stop: StopRequest) -> None:
+def stand_by(store: RunStore, retry: RetryLoop, stop: StopRequest) -> None:
     """Wait until nobody leads: a predecessor does not renew its lease any more, or handed it back.
 
     A lease that is gone before its time may also have been wiped; its holder has 3 s to put it back.
@@ -31,15 +31,15 @@ def stand_by(store: RunStore, patience: Patience, stop: StopRequest) -> None:
     Raises:
         StoppedError: the run is over, or a stop was requested.
     """
-    rarely = Rarely(interval_s=60.0)
+    rate_limit = RateLimit(interval_s=60.0)
     watch = HolderWatch(LEASE_TTL_S, vacant_looks=_LOOKS)
     while True:
-        if patience.call("read control", store.control).state == STOP:
+        if retry.call("read control", store.control).state == STOP:
             raise StoppedError(f"run {store.keys.run} is over")
-        seen = patience.call("look at the lease", store.lease)
-        if watch.judge(seen, time.monotonic()) is Answer.ENDED:
+        seen = retry.call("look at the lease", store.lease)
+        if watch.judge(seen, time.monotonic()) is HolderState.ENDED:
             return
-        if seen.holder and rarely.due():
+        if seen.holder and rate_limit.due():
             _log.info("standing by: run %s is led by %s", store.keys.run, seen.holder)
         stop.sleep(_POLL_S)
         if stop.requested:
@@ -48,7 +48,7 @@ def stand_by(store: RunStore, patience: Patience, stop: StopRequest) -> None:
 
 def take_over(
     leadership: Leadership, checkpoints: Checkpoints, ppo: PpoUpdate, wait: Callable[[], None] | None
-) -> Snapshot | None:
+) -> LearnerSnapshot | None:
     """Take the lease, with the newest checkpoint loaded into `ppo`; None where there is no checkpoint.
 
     `wait` is given on standby: it returns when nobody leads.

@@ -2,7 +2,7 @@
 
 from dppo_redis.protocol.weights import Weights
 from dppo_redis.store.client import Client
-from dppo_redis.store.healable_keys import Vitals, read_blob_digest
+from dppo_redis.store.healable_keys import HealableKeys, read_blob_digest
 from dppo_redis.store.keys import RunKeys
 
 _LARGEST_BLOB_READ = 4 * 2**20
@@ -17,9 +17,9 @@ class WeightsWatch:
         self._keys = keys
         self._looks = 0
 
-    def is_whole(self, vitals: Vitals, last: Weights) -> bool:
+    def is_whole(self, healable: HealableKeys, last: Weights) -> bool:
         """Whether the weights key holds `last`."""
-        stored = vitals.weights
+        stored = healable.weights
         if stored is None or (stored.epoch, stored.version) != (last.epoch, last.version):
             return False
         if stored.blob_bytes != stored.bytes:

@@ -23,7 +23,7 @@ _COLLAPSED_STD = 0.01
 
 
 @dataclass(frozen=True)
-class Rule:
+class HealthRule:
     """One sign."""
 
     kind: str
@@ -143,12 +143,12 @@ def _far_rewards(last: Reports) -> str:
 
 
 RULES = (
-    Rule("no_effect", 10, _has_no_effect, _no_effect, is_grave=True),
-    Rule("skipped", 1, _skips, _skipped),
-    Rule("ratio", 1, _disagrees, _disagreement),
-    Rule("kl", 1, _leaps, _leap),
-    Rule("blind_critic", 10, _is_blind, _blind),
-    Rule("collapsed", LONGEST_WINDOW, _has_collapsed, _collapsed),
-    Rule("far_observations", 1, _has_far_observations, _far_observations),
-    Rule("far_rewards", 1, _has_far_rewards, _far_rewards),
+    HealthRule("no_effect", 10, _has_no_effect, _no_effect, is_grave=True),
+    HealthRule("skipped", 1, _skips, _skipped),
+    HealthRule("ratio", 1, _disagrees, _disagreement),
+    HealthRule("kl", 1, _leaps, _leap),
+    HealthRule("blind_critic", 10, _is_blind, _blind),
+    HealthRule("collapsed", LONGEST_WINDOW, _has_collapsed, _collapsed),
+    HealthRule("far_observations", 1, _has_far_observations, _far_observations),
+    HealthRule("far_rewards", 1, _has_far_rewards, _far_rewards),
 )

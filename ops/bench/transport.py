@@ -73,18 +73,18 @@ def produce(client: Client, keys: RunKeys) -> None:
     payload = encode_rollout(rollout)
     producer = RolloutProducer(client, keys, StopRequest())
     with _timed(client):
-        situation = producer.look()
+        snapshot = producer.look()
         for seq in range(1, ROLLOUTS // PRODUCERS + 1):
-            while situation.backlog >= situation.backlog_high:
+            while snapshot.backlog >= snapshot.backlog_high:
                 time.sleep(0.004)
-                situation = producer.look()
-            weights = situation.weights
+                snapshot = producer.look()
+            weights = snapshot.weights
             assert weights is not None
             header = RolloutHeader(
                 actor=0, boot=boot, seq=seq, epoch=weights.epoch, version=weights.version, update=0,
                 steps=rollout.steps, crc=checksum(payload), spec=description.digest,
             )  # fmt: skip
-            situation = producer.push(header, payload) or producer.look()
+            snapshot = producer.push(header, payload) or producer.look()
 
 
 @contextmanager

@@ -14,8 +14,8 @@ import numpy as np
 import tyro
 from gymnasium.vector import SyncVectorEnv
 
+from dppo_redis.environments.copy_number import CopyNumber
 from dppo_redis.environments.make import close_quietly, closing_quietly, make_single, make_vector
-from dppo_redis.environments.numbering import CopyNumber
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, StoppedError
 from dppo_redis.policy.player import Player
 from dppo_redis.protocol.spec import EnvironmentSource, Spec
@@ -24,7 +24,7 @@ from dppo_redis.service.logs import configure
 from dppo_redis.service.plugins import first_line
 from dppo_redis.service.shutdown import StopRequest
 from ops.policies.limits import under_limit
-from ops.policies.load_policy import Learnt, check_playing, load_learnt
+from ops.policies.load_policy import LoadedPolicy, check_playing, load_policy
 from ops.policies.video import Video, check_video
 from workers.seeding import NO_VERSION, evaluation_seeds
 from workers.watchdog import CallClock
@@ -121,27 +121,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_arguments(EnjoyOptions, argv, "dppo-redis enjoy")
     _check_options(options)
     try:
-        learnt = load_learnt(options.run_dir, options.checkpoint, stop)
+        loaded = load_policy(options.run_dir, options.checkpoint, stop)
     except StoppedError:
         return stop.exit_status
     if stop.requested:
         return stop.exit_status
-    with under_limit(learnt.description.join, stop) as calls:
-        video = _show(learnt, options, stop, calls)
+    with under_limit(loaded.description.join, stop) as calls:
+        video = _show(loaded, options, stop, calls)
     if video is not None:
         print(f"wrote {options.video}: {video.frames} frames, {video.fps:.3g} per second")
     return stop.exit_status
 
 
-def _show(learnt: Learnt, options: EnjoyOptions, stop: StopRequest, calls: CallClock) -> Video | None:
+def _show(loaded: LoadedPolicy, options: EnjoyOptions, stop: StopRequest, calls: CallClock) -> Video | None:
     """Play in a window, or into a video, which is returned."""
-    description = learnt.description
+    description = loaded.description
     spec = replace(description.spec, environment=description.evaluated)
     file = options.video and options.video.absolute()
     with _timed(calls):
         fps = options.fps or _check_rendering(spec.environment, filming=file is not None)
     sampling = np.random.default_rng(options.seed) if options.stochastic else None
-    player = Player(learnt.policy(), sampling)
+    player = Player(loaded.policy(), sampling)
     with _timed(calls):
         vector = _make(spec, fps, filming=file is not None)
     env = vector.envs[0]

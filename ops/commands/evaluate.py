@@ -17,7 +17,7 @@ from dppo_redis.service.logs import configure
 from dppo_redis.service.shutdown import StopRequest
 from ops.policies.intervals import half_width
 from ops.policies.limits import under_limit
-from ops.policies.load_policy import Learnt, check_playing, load_learnt
+from ops.policies.load_policy import LoadedPolicy, check_playing, load_policy
 from workers.episodes import evaluate
 from workers.seeding import NO_VERSION, evaluation_seeds
 
@@ -47,15 +47,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_arguments(EvaluateOptions, argv, "dppo-redis evaluate")
     check_playing(options.episodes, options.seed)
     try:
-        learnt = load_learnt(options.run_dir, options.checkpoint, stop)
-        result = play(learnt, options, stop)
+        loaded = load_policy(options.run_dir, options.checkpoint, stop)
+        result = play(loaded, options, stop)
     except StoppedError:
         return stop.exit_status
     half = half_width(result.return_std, result.episodes)
     mean = result.return_mean
     score = PolicyScore(
-        run=learnt.run,
-        checkpoint=learnt.checkpoint,
+        run=loaded.run,
+        checkpoint=loaded.checkpoint,
         return_mean=mean,
         return_std=result.return_std,
         interval=None if half is None else (mean - half, mean + half),
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not result.complete:
             episodes = f"{result.episodes} of {result.planned} episodes, as the others did not end"
         print(
-            f"{learnt.run}, {learnt.checkpoint} ({result.trained_steps:,} steps): "
+            f"{loaded.run}, {loaded.checkpoint} ({result.trained_steps:,} steps): "
             f"return {result.return_mean:.2f}{interval}, "
             f"standard deviation {result.return_std:.2f}, "
             f"mean length {result.length_mean:.1f}, over {episodes}, {how}"
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ExitStatus.DONE
 
 
-def play(learnt: Learnt, options: EvaluateOptions, stop: StopRequest) -> Evaluation:
+def play(loaded: LoadedPolicy, options: EvaluateOptions, stop: StopRequest) -> Evaluation:
     """Episodes that are the same for every policy, and none of those on which the best one was chosen.
 
     Raises:
@@ -92,5 +92,5 @@ def play(learnt: Learnt, options: EvaluateOptions, stop: StopRequest) -> Evaluat
     sampling = np.random.default_rng(options.seed) if options.stochastic else None
     if stop.requested:
         raise StoppedError("stopped before the first episode")
-    with under_limit(learnt.description.join, stop) as calls:
-        return evaluate(learnt.policy(), learnt.description, stop, sampling, seeds, calls)
+    with under_limit(loaded.description.join, stop) as calls:
+        return evaluate(loaded.policy(), loaded.description, stop, sampling, seeds, calls)

@@ -13,7 +13,7 @@ from dppo_redis.errors import ConfigurationError, ExitStatus, StoppedError
 from dppo_redis.service.arguments import parse_arguments
 from dppo_redis.service.logs import configure
 from dppo_redis.service.shutdown import StopRequest
-from ops.policies.load_policy import Learnt, load_learnt
+from ops.policies.load_policy import LoadedPolicy, load_policy
 
 _HOW_TO_INSTALL = "pip install onnx onnxscript"
 
@@ -42,16 +42,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     with_graph = _wants_graph(options.onnx)
     stop = StopRequest().install()
     try:
-        learnt = load_learnt(options.run_dir, options.checkpoint, stop, to_play=False)
+        loaded = load_policy(options.run_dir, options.checkpoint, stop, to_play=False)
     except StoppedError:
         return stop.exit_status
-    learnt.policy()  # whether the weights fit the spec
-    extra: dict[str, Any] = {"checkpoint": learnt.checkpoint}
-    add_graph(options.to, learnt, extra, wanted=with_graph)
-    write_export(options.to, Export(learnt.run, learnt.description.spec, learnt.weights), extra=extra)
+    loaded.policy()  # whether the weights fit the spec
+    extra: dict[str, Any] = {"checkpoint": loaded.checkpoint}
+    add_graph(options.to, loaded, extra, wanted=with_graph)
+    write_export(options.to, Export(loaded.run, loaded.description.spec, loaded.weights), extra=extra)
     files = [ARRAYS, DESCRIPTION, *([extra["onnx"]["file"]] if with_graph else [])]
     print(
-        f"{learnt.run}, {learnt.checkpoint} ({learnt.weights.trained_steps:,} steps): "
+        f"{loaded.run}, {loaded.checkpoint} ({loaded.weights.trained_steps:,} steps): "
         f"wrote {', '.join(files)} to {options.to}"
     )
     if not with_graph and options.onnx == "auto":
@@ -84,7 +84,7 @@ def _wants_graph(asked: str) -> bool:
     return is_installed()
 
 
-def add_graph(target: Path, learnt: Learnt, extra: dict[str, Any], *, wanted: bool) -> None:
+def add_graph(target: Path, loaded: LoadedPolicy, extra: dict[str, Any], *, wanted: bool) -> None:
     """Write the graph, if one is wanted, and its entry in the description; that of an earlier export goes.
 
     It is whole before anything of an earlier export is touched: not every network can be written so.
@@ -95,7 +95,7 @@ def add_graph(target: Path, learnt: Learnt, extra: dict[str, Any], *, wanted: bo
         if wanted:
             from ops.policies.onnx_graph import write_graph
 
-            extra["onnx"] = {"file": GRAPH, **write_graph(aside, learnt.weights, learnt.description.spec)}
+            extra["onnx"] = {"file": GRAPH, **write_graph(aside, loaded.weights, loaded.description.spec)}
             aside.replace(graph)
         else:
             graph.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from rich.text import Text
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.service.arguments import parse_arguments
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.client import INTERACTIVE_PATIENCE_S, Patience, connect
+from dppo_redis.store.client import INTERACTIVE_PATIENCE_S, RetryLoop, connect
 from dppo_redis.store.credentials import Role, find_url
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.quarantine import Quarantined, clear_quarantine, read_quarantine
@@ -47,16 +47,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.clear and options.show is not None:
         raise ConfigurationError("--show and --clear: only one of them")
     client = connect(find_url(options.redis, Role.OPERATOR), "dppo-quarantine")
-    patience = Patience(StopRequest(), deadline_s=INTERACTIVE_PATIENCE_S)
-    run = options.name or options.run or patience.call("list the runs", lambda: only_run(client))
+    retry = RetryLoop(StopRequest(), deadline_s=INTERACTIVE_PATIENCE_S)
+    run = options.name or options.run or retry.call("list the runs", lambda: only_run(client))
     keys = RunKeys(run)
-    if not patience.call("look for the run", RunStore(client, keys).exists):
+    if not retry.call("look for the run", RunStore(client, keys).exists):
         raise ConfigurationError(f"this Redis has no run {run}")
     if options.clear:
-        removed = patience.call("clear the quarantine", lambda: clear_quarantine(client, keys))
+        removed = retry.call("clear the quarantine", lambda: clear_quarantine(client, keys))
         print(json.dumps({"run": run, "cleared": removed}) if options.json else f"{removed} removed")
         return ExitStatus.DONE
-    entries = patience.call("read the quarantine", lambda: read_quarantine(client, keys))
+    entries = retry.call("read the quarantine", lambda: read_quarantine(client, keys))
     if options.show is not None:
         entries = [entry for entry in entries if options.show in (entry.id, entry.entry)]
         if not entries:

@@ -20,8 +20,8 @@ from dppo_redis.service.logs import configure
 from dppo_redis.service.shutdown import StopRequest
 from learner.build import check_network
 from learner.warm_start import check_before_start
-from ops.fleet.beginning import find_beginning
 from ops.fleet.run_directory import RunDirectory, check, claim, prepare, sampling_in
+from ops.fleet.start_decision import decide_start
 from ops.options import SerialOptions
 from ops.screens.run_end import keep, status_of_end, tell_again, with_save_checked
 from ops.screens.tables import (
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
 
 
 def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
-    beginning = find_beginning(SerialOptions, argv, "dppo-redis serial", stop)
+    beginning = decide_start(SerialOptions, argv, "dppo-redis serial", stop)
     options, directory = beginning.options, beginning.directory
     if options.resume:
         options = replace(options, age=_age_to_resume(directory, options.age))

@@ -10,12 +10,12 @@ from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.service.arguments import parse_arguments
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.client import INTERACTIVE_PATIENCE_S, Patience, connect
+from dppo_redis.store.client import INTERACTIVE_PATIENCE_S, RetryLoop, connect
 from dppo_redis.store.credentials import Role, find_url
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_status import RunStatus, read_status
 from dppo_redis.store.run_store import only_run
-from ops.screens.evaluated import describe_trouble, last_evaluation
+from ops.screens.evaluation_summary import describe_evaluation_problem, last_evaluation
 from ops.screens.tables import make_console
 from ops.screens.view import render
 
@@ -35,7 +35,7 @@ class StatusOptions:
 def status_json(status: RunStatus) -> dict[str, Any]:
     """One JSON object."""
     evaluation = last_evaluation(status.evaluator, status.evaluation)
-    trouble = describe_trouble(status.evaluator, status.evaluation)
+    evaluation_problem = describe_evaluation_problem(status.evaluator, status.evaluation)
     return {
         "run": status.run,
         "state": status.control.state,
@@ -46,7 +46,7 @@ def status_json(status: RunStatus) -> dict[str, Any]:
         "age_s": status.age_s if status.age_s is None else round(status.age_s, 1),
         "ledger": to_json(status.books),
         "drops": dict(status.ledger.reasons()),
-        "warnings": [*status.learner.warnings, *([trouble] if trouble else [])],
+        "warnings": [*status.learner.warnings, *([evaluation_problem] if evaluation_problem else [])],
         "evaluations": status.evaluator.evaluations,
         "evaluation": None if evaluation is None else to_json(evaluation),
         "evaluator": to_json(status.evaluator),
@@ -71,9 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
     options = parse_arguments(StatusOptions, argv, "dppo-redis status")
     client = connect(find_url(options.redis, Role.MONITOR), "dppo-status")
-    patience = Patience(StopRequest(), deadline_s=INTERACTIVE_PATIENCE_S)
-    run = options.run or patience.call("list the runs", lambda: only_run(client))
-    status = patience.call("read the status", lambda: read_status(client, RunKeys(run)))
+    retry = RetryLoop(StopRequest(), deadline_s=INTERACTIVE_PATIENCE_S)
+    run = options.run or retry.call("list the runs", lambda: only_run(client))
+    status = retry.call("read the status", lambda: read_status(client, RunKeys(run)))
     if not status.fields and not status.actor_fields:
         raise ConfigurationError(f"this Redis has no run {run}")
     if options.json:

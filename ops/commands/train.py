@@ -25,15 +25,15 @@ from dppo_redis.store.client import connect
 from dppo_redis.store.credentials import Role, as_role, base_url, is_url_given, shown_credentials
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_store import STOP, RunStore
-from ops.fleet.beginning import find_beginning
 from ops.fleet.broker import Broker, embedded
-from ops.fleet.limits import check_limits, needs_of
-from ops.fleet.private_directory import Upkeep, make_private_directory
+from ops.fleet.machine_limits import check_limits, needs_of
+from ops.fleet.private_directory import SocketUpkeep, make_private_directory
 from ops.fleet.redis_cli import redis_cli
 from ops.fleet.render import FleetPlan, check_path
 from ops.fleet.run_directory import RunDirectory, check, claim, prepare
 from ops.fleet.run_lock import sign
 from ops.fleet.shared_redis import check_shared, leave_shared, prepare_shared
+from ops.fleet.start_decision import decide_start
 from ops.fleet.supervisor import Fleet
 from ops.options import TrainOptions
 from ops.screens.run_end import keep, status_of_end, tell_again, with_save_checked
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
 
 
 def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
-    beginning = find_beginning(TrainOptions, argv, "dppo-redis train", stop)
+    beginning = decide_start(TrainOptions, argv, "dppo-redis train", stop)
     options, directory = beginning.options, beginning.directory
     config = options.config
     given = base_url(options.redis) if is_url_given(options.redis) else None
@@ -67,7 +67,7 @@ def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
     planned = plan(config, spaces_of(config, stop), serial=False)
     check_evaluation(config, planned.spaces, stop)
     # Every refusal comes before the first thing is written or removed.
-    for path in (directory.path, Path.cwd(), Path(sys.executable), options.history):
+    for path in (directory.path, Path.cwd(), Path(sys.executable), options.event_log):
         check_path(path)
     if url is not None and beginning.summary is None:
         check_shared(url, options, directory, stop)
@@ -167,7 +167,7 @@ def _train(
         actors=options.config.actors,
         broker_command=broker.command if broker is not None else None,
         open_files=needs_of(options.config, has_server=broker is not None).files,
-        history=None if options.history is None else options.history.absolute(),
+        event_log=None if options.event_log is None else options.event_log.absolute(),
         evaluator=options.config.evaluation.enabled,
     )
     fleet = Fleet.start(plan, address, lock)  # each service has the credentials of its own role
@@ -175,7 +175,7 @@ def _train(
     client = connect(address if broker is not None else as_role(address, Role.OPERATOR), "dppo-train")
     store = RunStore(client, RunKeys(directory.run))
     losses = Losses(every_actor_counts=options.config.lock_step)
-    upkeep = Upkeep(fleet, broker.socket if broker is not None else None)
+    upkeep = SocketUpkeep(fleet, broker.socket if broker is not None else None)
     watch = Watch(fleet, client, store, screen, stop, losses, upkeep)
     failure: DppoError | None = None
     try:

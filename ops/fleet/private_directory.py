@@ -68,7 +68,7 @@ def _takes_sockets(directory: Path) -> bool:
     return True
 
 
-class Upkeep:
+class SocketUpkeep:
     """Called again and again while a fleet runs: keeps its sockets fresh, and puts back what was removed."""
 
     def __init__(self, fleet: Fleet, broker_socket: Path | None) -> None:

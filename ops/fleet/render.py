@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dppo_redis.artefacts.run_files import RunFiles, event_log
+from dppo_redis.artefacts.run_files import RunFiles, event_log_file
 from dppo_redis.errors import ConfigurationError
 
 ACTORS = "actor_"  # what the names of their processes begin with
@@ -30,7 +30,7 @@ class FleetPlan:
     actors: int
     broker_command: Sequence[str] | None  # None: the Redis already runs elsewhere
     open_files: int = 1024  # that supervisord makes sure it may have
-    history: Path | None = None  # directory for one file of events for each service
+    event_log: Path | None = None  # directory for one file of events for each service
     evaluator: bool = True  # whether there is one
 
     @property
@@ -48,7 +48,7 @@ def render(plan: FleetPlan) -> str:
     Raises:
         ConfigurationError: a path that supervisord's format cannot hold.
     """
-    paths = (plan.run_dir, plan.private_dir, plan.working_dir, Path(plan.python), plan.history)
+    paths = (plan.run_dir, plan.private_dir, plan.working_dir, Path(plan.python), plan.event_log)
     for path in paths:
         check_path(path)
     sections = [_supervisord(plan)]
@@ -57,8 +57,16 @@ def render(plan: FleetPlan) -> str:
         sections.append(_program(plan, "broker", broker, priority=10, stop_wait_s=10, restart="true"))
     run = ["--run", plan.run]
     directory = ["--run-dir", str(plan.run_dir)]
-    learner = [plan.python, "-P", "-m", "learner", *run, *directory, *_history(plan, "learner")]
-    evaluator = [plan.python, "-P", "-m", "workers.evaluate", *run, *directory, *_history(plan, "evaluator")]
+    learner = [plan.python, "-P", "-m", "learner", *run, *directory, *_event_log(plan, "learner")]
+    evaluator = [
+        plan.python,
+        "-P",
+        "-m",
+        "workers.evaluate",
+        *run,
+        *directory,
+        *_event_log(plan, "evaluator"),
+    ]
     actor = [plan.python, "-P", "-m", "workers", *run, "--slot"]
     sections.append(_program(plan, LEARNER, learner, priority=50, stop_wait_s=LEARNER_STOP_WAIT_S))
     if plan.evaluator:
@@ -110,9 +118,9 @@ def _program(
     numbering = ""
     if numbered is not None:
         text += " %(process_num)d"
-        if plan.history is not None:
-            directory = Path(_value(shlex.quote(str(plan.history))))
-            text += f" --history {event_log(directory, service)}"
+        if plan.event_log is not None:
+            directory = Path(_value(shlex.quote(str(plan.event_log))))
+            text += f" --event-log {event_log_file(directory, service)}"
         numbering = f"process_name=%(program_name)s_%(process_num)03d\nnumprocs={numbered}\n"
     return f"""\
 [program:{name}]
@@ -134,8 +142,8 @@ environment=PYTHONUNBUFFERED="1",OMP_NUM_THREADS="1",OPENBLAS_NUM_THREADS="1",MK
 """
 
 
-def _history(plan: FleetPlan, service: str) -> list[str]:
-    return [] if plan.history is None else ["--history", str(event_log(plan.history, service))]
+def _event_log(plan: FleetPlan, service: str) -> list[str]:
+    return [] if plan.event_log is None else ["--event-log", str(event_log_file(plan.event_log, service))]
 
 
 def _value(value: object) -> str:

@@ -25,7 +25,7 @@ _TAKEN = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES)
 _log = logging.getLogger("dppo")
 
 
-class Life(Enum):
+class HolderLiveness(Enum):
     """What is known of a holder."""
 
     COMMAND = "its command lives"
@@ -51,7 +51,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Holder:
+class LockHolder:
     """What the file says of who took the lock last."""
 
     run: str
@@ -59,12 +59,12 @@ class Holder:
     command: Process
     fleet: Process | None
 
-    def life(self) -> Life:
+    def life(self) -> HolderLiveness:
         if self.host != socket.gethostname():
-            return Life.UNKNOWN
+            return HolderLiveness.UNKNOWN
         if self.command.lives:
-            return Life.COMMAND
-        return Life.FLEET if self.fleet is not None and self.fleet.lives else Life.NONE
+            return HolderLiveness.COMMAND
+        return HolderLiveness.FLEET if self.fleet is not None and self.fleet.lives else HolderLiveness.NONE
 
 
 _ENDED = "ended"  # a zombie: only its parent has not looked yet
@@ -79,12 +79,12 @@ def _started(pid: int) -> str:
     return _ENDED if fields[0] in ("Z", "X") else fields[19]
 
 
-def read_holder(file: Path) -> Holder | None:
+def read_holder(file: Path) -> LockHolder | None:
     """Who took the lock last; None where nobody has, or it is not readable."""
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
         fleet = values["fleet"]
-        return Holder(
+        return LockHolder(
             str(values["run"]),
             str(values["host"]),
             Process(**values["command"]),
@@ -97,7 +97,7 @@ def read_holder(file: Path) -> Holder | None:
 def sign(lock: int, run: str, fleet_pid: int | None = None) -> None:
     """Write into the lock's file who holds it; a full disk leaves it unsaid."""
     fleet = None if fleet_pid is None else Process.of(fleet_pid)
-    holder = Holder(run, socket.gethostname(), Process.of(os.getpid()), fleet)
+    holder = LockHolder(run, socket.gethostname(), Process.of(os.getpid()), fleet)
     try:
         os.ftruncate(lock, 0)
         os.pwrite(lock, json.dumps(asdict(holder)).encode(), 0)
@@ -130,17 +130,17 @@ def _wait(lock: int, file: Path, stop: StopRequest) -> None:
         if unable is None:
             return
         holder = read_holder(file)
-        life = Life.UNKNOWN if holder is None else holder.life()
+        life = HolderLiveness.UNKNOWN if holder is None else holder.life()
         is_locked = unable.errno in _TAKEN
-        if not is_locked and life in (Life.NONE, Life.UNKNOWN):
+        if not is_locked and life in (HolderLiveness.NONE, HolderLiveness.UNKNOWN):
             _log.warning(
                 "%s: this file system keeps no locks (%s): nothing keeps a second command out of it",
                 file.parent,
                 unable.strerror,
             )
             return
-        longest_s = _LEAVING_WAIT_S if life is Life.FLEET else _WAIT_S
-        if life is Life.COMMAND or time.monotonic() - began > longest_s:
+        longest_s = _LEAVING_WAIT_S if life is HolderLiveness.FLEET else _WAIT_S
+        if life is HolderLiveness.COMMAND or time.monotonic() - began > longest_s:
             raise _in_use(file.parent, holder)
         if not is_told:
             is_told = True
@@ -159,7 +159,7 @@ def _try(lock: int) -> OSError | None:
     return None
 
 
-def _in_use(directory: Path, holder: Holder | None) -> ConfigurationError:
+def _in_use(directory: Path, holder: LockHolder | None) -> ConfigurationError:
     who = "" if holder is None else f", process {holder.command.pid} on {holder.host}"
     return ConfigurationError(
         f"{directory} is in use by a living run{who}: stop that one, or choose another --run-dir"

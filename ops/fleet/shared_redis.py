@@ -4,10 +4,10 @@ import logging
 from collections.abc import Callable
 
 from dppo_redis.errors import ConfigurationError
-from dppo_redis.service.renewal import Look, living_holder
+from dppo_redis.service.renewal import HolderReading, living_holder
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.address import redact
-from dppo_redis.store.client import INTERACTIVE_PATIENCE_S, Patience, connect
+from dppo_redis.store.client import INTERACTIVE_PATIENCE_S, RetryLoop, connect
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_store import STOP, RunStore
 from ops.fleet.broker import check_server
@@ -25,14 +25,14 @@ def check_shared(url: str, options: TrainOptions, directory: RunDirectory, stop:
         ConfigurationError, UnavailableError: with the remedy.
     """
     client = connect(url, "dppo-train")
-    patience = Patience(stop, deadline_s=INTERACTIVE_PATIENCE_S)
-    for warning in patience.call(f"reach {redact(url)}", lambda: check_server(client)):
+    retry = RetryLoop(stop, deadline_s=INTERACTIVE_PATIENCE_S)
+    for warning in retry.call(f"reach {redact(url)}", lambda: check_server(client)):
         _log.warning("%s", warning)
     store = RunStore(client, RunKeys(directory.run))
-    _refuse_living_learner(store, patience, stop)
+    _refuse_living_learner(store, retry, stop)
     if options.overwrite or options.resume:
         return
-    if patience.call("look for the run", store.exists):
+    if retry.call("look for the run", store.exists):
         raise _taken(directory.run)
 
 
@@ -42,14 +42,14 @@ def prepare_shared(url: str, options: TrainOptions, directory: RunDirectory, sto
     Raises:
         ConfigurationError: somebody took the name since it was looked for.
     """
-    patience = Patience(stop, deadline_s=INTERACTIVE_PATIENCE_S)
+    retry = RetryLoop(stop, deadline_s=INTERACTIVE_PATIENCE_S)
     store = RunStore(connect(url, "dppo-train"), RunKeys(directory.run))
     if options.resume:
-        patience.call("reopen the run", store.reopen)
+        retry.call("reopen the run", store.reopen)
         return
     if options.overwrite:
-        patience.call("remove the old run", store.delete)
-    if not patience.call("take the name of the run", store.claim):
+        retry.call("remove the old run", store.delete)
+    if not retry.call("take the name of the run", store.claim):
         raise _taken(directory.run)
 
 
@@ -65,13 +65,13 @@ def leave_shared(store: RunStore, *, failed: bool) -> None:
     store.retire()
 
 
-def living_leader(look: Callable[[], Look], stop: StopRequest) -> str:
+def living_leader(look: Callable[[], HolderReading], stop: StopRequest) -> str:
     """Who renews the lease while we look at it; empty where nobody does."""
     return living_holder(look, _LEASE_CHECK_S, stop, changes_hands=True) or ""
 
 
-def _refuse_living_learner(store: RunStore, patience: Patience, stop: StopRequest) -> None:
-    leader = living_leader(lambda: patience.call("look at the lease", store.lease), stop)
+def _refuse_living_learner(store: RunStore, retry: RetryLoop, stop: StopRequest) -> None:
+    leader = living_leader(lambda: retry.call("look at the lease", store.lease), stop)
     if leader:
         raise ConfigurationError(
             f"run {store.keys.run} is led by a living learner, {leader}: "

@@ -19,11 +19,11 @@ from typing import Any, TextIO, cast
 from supervisor import supervisord
 from supervisor.process import Subprocess
 
-from dppo_redis.service.deaths import DIRECTORY_VARIABLE, file_of, read_file, write_file
 from dppo_redis.service.descendants import adopt_orphans, descendants
 from dppo_redis.service.ending import end_all
+from dppo_redis.service.service_deaths import DIRECTORY_VARIABLE, file_of, read_file, write_file
 from dppo_redis.service.shutdown import PARENT_PID_VARIABLE, die_with_parent
-from ops.fleet.last_words import last_words
+from ops.fleet.last_log_line import last_words
 
 
 class _ForgivingStream(io.TextIOBase):

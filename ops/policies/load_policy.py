@@ -23,7 +23,7 @@ _log = logging.getLogger("dppo")
 
 
 @dataclass(frozen=True)
-class Learnt:
+class LoadedPolicy:
     """A run's environment and one policy for it."""
 
     run: str
@@ -55,9 +55,9 @@ def check_playing(episodes: int, seed: int) -> None:
         raise ConfigurationError(f"seed: at least 0 (got {seed})")
 
 
-def load_learnt(
+def load_policy(
     directory: Path, checkpoint: str, stop: StopRequest | None = None, *, to_play: bool = True
-) -> Learnt:
+) -> LoadedPolicy:
     """The policy in a run's directory or an export.
 
     `checkpoint` is best (of the evaluations during training; of a run without a complete one, the newest
@@ -91,7 +91,7 @@ def load_learnt(
         weights = adapt(export.weights, export.spec, description.spec, f"{checkpoint} is an export")
     else:
         weights = _from_checkpoint(directory, checkpoint, run, config, description)
-    return Learnt(run, description, weights, checkpoint)
+    return LoadedPolicy(run, description, weights, checkpoint)
 
 
 def _has_no_best(directory: Path) -> bool:
@@ -99,13 +99,15 @@ def _has_no_best(directory: Path) -> bool:
     return not files.best_policy.exists() and any(files.checkpoints.glob("*"))
 
 
-def _from_export(directory: Path, checkpoint: str, stop: StopRequest | None, *, to_play: bool) -> Learnt:
+def _from_export(
+    directory: Path, checkpoint: str, stop: StopRequest | None, *, to_play: bool
+) -> LoadedPolicy:
     if checkpoint != "best":
         raise ConfigurationError(f"{directory} is an export, which holds one policy: leave out --checkpoint")
     export = read_export(directory)
     description = _describe_export(export.spec, stop, to_play=to_play)
     weights = adapt(export.weights, export.spec, description.spec, f"{directory} is an export")
-    return Learnt(export.run, description, weights)
+    return LoadedPolicy(export.run, description, weights)
 
 
 def _describe_export(spec: Spec, stop: StopRequest | None, *, to_play: bool) -> RunDescription:

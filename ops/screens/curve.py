@@ -92,7 +92,7 @@ def read_metrics(directory: Path, most: int | None = None) -> list[UpdateRecord]
 
 def _thinned(lines: Iterable[str], evaluated: int, most: int) -> Iterator[str]:
     """Some rows in their order: the last, between `most` / 2 and `most` others, as many new evaluations."""
-    even, evaluations = Thinned(most), Thinned(most)
+    even, evaluations = ThinnedPoints(most), ThinnedPoints(most)
     last, seen = (-1, ""), ""
     for last in enumerate(lines):
         even.add(last)
@@ -104,7 +104,7 @@ def _thinned(lines: Iterable[str], evaluated: int, most: int) -> Iterator[str]:
     return (kept[number] for number in sorted(kept) if number >= 0)
 
 
-class Thinned:
+class ThinnedPoints:
     """Every k-th of what is added, k = 1, 2, 4 ..., so that at most `most` are kept."""
 
     def __init__(self, most: int) -> None:

@@ -12,7 +12,7 @@ from dppo_redis.store.client import TransientError, translated
 from dppo_redis.store.registry import Registry
 from dppo_redis.store.run_status import RunStatus
 from dppo_redis.store.run_store import RUN, RunStore
-from ops.screens.evaluated import describe_missing, describe_trouble, last_evaluation
+from ops.screens.evaluation_summary import describe_evaluation_problem, describe_missing, last_evaluation
 from ops.screens.watch import Watch
 
 _log = logging.getLogger("dppo")
@@ -85,7 +85,7 @@ def _with_trouble(summary: RunSummary, config: RunConfig, status: RunStatus) -> 
     if not config.evaluation.enabled:
         return summary
     newest, control = status.evaluation, status.control
-    text = describe_trouble(status.evaluator, newest)
+    text = describe_evaluation_problem(status.evaluator, newest)
     is_decided = newest is not None and newest.env_steps == control.target_step  # nothing comes after it
     is_over = control.reason in ("env_steps", "target")
     if not text and not is_decided and is_over and config.evaluation.end_wait_s:

@@ -39,7 +39,7 @@ def derived_table(config: RunConfig, derived: Derived, *, serial: bool = False) 
         rows += [
             ("rollouts per update", f"{derived.rollouts_per_update} from {config.actors} actors"),
             ("bytes per rollout", f"{derived.rollout_bytes:,}"),
-            ("expected lag", f"{derived.expected_lag:.1f} updates (limit {config.staleness_limit})"),
+            ("expected lag", f"{derived.expected_staleness:.1f} updates (limit {config.staleness_limit})"),
             ("actors wait at a backlog of", _marks(derived)),
             (
                 "most rollouts in Redis",

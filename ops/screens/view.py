@@ -14,7 +14,7 @@ from rich.text import Text
 from dppo_redis.protocol.ledger import Outcome
 from dppo_redis.protocol.reports import KeeperStatus, LearnerStatus
 from dppo_redis.store.run_status import RunStatus
-from ops.screens.evaluated import describe_trouble
+from ops.screens.evaluation_summary import describe_evaluation_problem
 from ops.screens.tables import duration, make_console, printable, progress_of_first_rollouts
 
 _LINE_PERIOD_S = 2.0
@@ -100,13 +100,13 @@ def _facts(status: RunStatus) -> list[tuple[str, str]]:
         else f"{evaluation.return_mean:.1f} ± {evaluation.return_std:.1f} over {evaluation.episodes} greedy "
         f"episodes, version {evaluation.version} ({evaluation.env_steps:,} steps)"
     )
-    trouble = describe_trouble(status.evaluator, evaluation)
+    evaluation_problem = describe_evaluation_problem(status.evaluator, evaluation)
     drops = ", ".join(f"{name} {count}" for name, count in drops_of(status)) or "none"
     return [
         ("speed", first_rollouts(status) or _rates(learner)),
         ("return", f"{_shown(learner.return_mean)} over the last 100 of {learner.episodes:,} episodes"),
         ("evaluation", f"{played}; target {_shown(learner.target_return)}"),
-        *([("", f"! {trouble}")] if trouble else []),
+        *([("", f"! {evaluation_problem}")] if evaluation_problem else []),
         (
             "update",
             f"{learner.update:,}, weights version {keeper.version:,}, epoch {keeper.epoch}, "
@@ -199,7 +199,7 @@ def plain_line(status: RunStatus) -> str:
         f"staleness {learner.staleness_mean:.2f} (max {learner.staleness_max}, "
         f"limit {learner.staleness_limit}), backlog {keeper.backlog}, "
         f"dropped: {drops}, actors {len(status.actors)}, "
-        f"the learner waits {100 * learner.learner_wait_share:.0f} %{_trouble(status)}"
+        f"the learner waits {100 * learner.learner_wait_share:.0f} %{_evaluation_note(status)}"
     )
 
 
@@ -211,7 +211,7 @@ def _plain_rates(status: RunStatus) -> str:
     )
 
 
-def _trouble(status: RunStatus) -> str:
+def _evaluation_note(status: RunStatus) -> str:
     """The learner's alarm, else the first actor's last error, if there is one."""
     if status.learner.alarm:
         return f"; {status.learner.alarm}"

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 
 from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
 from dppo_redis.protocol.reports import ActorReport, EvaluatorReport
-from dppo_redis.service.logs import Rarely
+from dppo_redis.service.logs import RateLimit
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.causes import Recurrence
 from dppo_redis.store.client import Client, TransientError, translated
+from dppo_redis.store.error_causes import Recurrence
 from dppo_redis.store.run_status import RunStatus, read_status
 from dppo_redis.store.run_store import STOP, RunStore
-from ops.fleet.last_words import last_words
+from ops.fleet.last_log_line import last_words
 from ops.fleet.render import ACTORS, EVALUATOR, LEARNER
 from ops.fleet.supervisor import Fleet, ProcessState, last_line
-from ops.screens.evaluated import waits_for
+from ops.screens.evaluation_summary import waits_for
 from ops.screens.view import Screen
 
 _PERIOD_S = 0.25
@@ -35,7 +35,7 @@ class RunFailedError(DppoError):
     """A service ended in a way that supervisord will not mend."""
 
 
-class Restarts:
+class CrashLoopDetector:
     """Tells a service that supervisord starts again and again, to no avail, from one that was killed."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Losses:
     def __init__(self, *, every_actor_counts: bool = False) -> None:
         """Every actor counts in lock-step mode: a batch takes rollouts of each."""
         self._every_actor_counts = every_actor_counts
-        self._restarts = Restarts()
+        self._restarts = CrashLoopDetector()
         self._given_up: set[str] = set()
         self._warnings: dict[str, str] = {}
 
@@ -137,7 +137,7 @@ class Watch:
     upkeep: Callable[[], None] = lambda: None  # of what the fleet needs on disk
     status: RunStatus | None = None
     recurrence: Recurrence = field(default_factory=Recurrence)
-    rarely: Rarely = field(default_factory=Rarely)
+    rate_limit: RateLimit = field(default_factory=RateLimit)
 
     def until_the_end(self) -> None:
         """Show progress until the run ends, a signal comes, or a service gives up that it cannot do without.
@@ -159,7 +159,7 @@ class Watch:
                 self.status = read_status(self.client, self.store.keys)
         except TransientError as error:
             line = self.recurrence.met("read the status", error)
-            if self.rarely.due():
+            if self.rate_limit.due():
                 self.screen.say(f"Redis does not answer: {line}")
             return
         self.recurrence.over()

@@ -1,4 +1,4 @@
-"""Judges the histories of a run: what services wrote with --history, and what the injector did. Pure.
+"""Judges the histories of a run: what services wrote with --event-log, and what the injector did. Pure.
 
 Each rule takes the story and yields one sentence for each promise that was broken. Nothing is broken
 in an empty list. The rules and what they cannot see are explained in README.md beside this file.

@@ -257,7 +257,7 @@ def fill_the_disk(fleet: Fleet, rng: random.Random) -> None:
 def push_poison(fleet: Fleet, rng: random.Random) -> None:
     _, entry = fleet.harvest()
     for fields in poisoned(entry, rng):
-        fleet.history.write("injected", boot=fields.get(b"boot", b""), seq=0, what="poison")
+        fleet.event_log.write("injected", boot=fields.get(b"boot", b""), seq=0, what="poison")
         fleet.client.xadd(fleet.keys.rollouts, cast(Any, fields), nomkstream=True)
 
 
@@ -276,7 +276,7 @@ def push_what_is_too_old(fleet: Fleet, _rng: random.Random) -> None:
     wait_for(lambda: fleet.update > old, "it is too old")
     boot = secrets.token_hex(8)
     weights = {name: int(entry[name.encode()]) for name in ("epoch", "version", "update")}
-    fleet.history.write("injected", boot=boot, seq=int(entry[b"seq"]), what="too old", **weights)
+    fleet.event_log.write("injected", boot=boot, seq=int(entry[b"seq"]), what="too old", **weights)
     fleet.client.xadd(fleet.keys.rollouts, cast(Any, {**entry, b"boot": boot.encode()}), nomkstream=True)
 
 

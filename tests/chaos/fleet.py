@@ -17,7 +17,7 @@ from typing import Any, Self, cast
 import redis
 
 from dppo_redis.protocol.ledger import Outcome
-from dppo_redis.service.event_log import History
+from dppo_redis.service.event_log import EventLog
 from dppo_redis.store.client import connect
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_store import PAUSE, RunStore
@@ -62,7 +62,7 @@ class Fleet:
         self.keys = RunKeys(NAME)
         self.client = connect(self.server.url, "chaos")
         self.store = RunStore(self.client, self.keys)
-        self.history = History(self.histories / "injector.jsonl", "injector")
+        self.event_log = EventLog(self.histories / "injector.jsonl", "injector")
         self.command = self._start()
 
     def __enter__(self) -> Self:
@@ -78,7 +78,7 @@ class Fleet:
         shutil.rmtree(self.place, ignore_errors=True)
 
     def _start(self, *more: str) -> Command:
-        places = ("--run", NAME, "--run-dir", str(self.run_dir), "--history", str(self.histories))
+        places = ("--run", NAME, "--run-dir", str(self.run_dir), "--event-log", str(self.histories))
         return Command("train", *places, "--redis", self.proxy.url, *self._settings, *more, cwd=self.place)
 
     def wait_for_its_end(self) -> None:
@@ -106,8 +106,8 @@ class Fleet:
 
     def second_learner(self) -> Command:
         """Another learner of the same run, started by hand."""
-        history = self.histories / "second_learner.jsonl"
-        places = ("--run", NAME, "--run-dir", str(self.run_dir), "--history", str(history))
+        event_log = self.histories / "second_learner.jsonl"
+        places = ("--run", NAME, "--run-dir", str(self.run_dir), "--event-log", str(event_log))
         return Command("learner", *places, "--redis", self.proxy.url, cwd=self.place)
 
     # Keys
@@ -156,11 +156,11 @@ class Fleet:
 
         `since` is when nobody could count any more, if that was before now.
         """
-        self.history.write("removed", entries=entries, resets=resets, since=since or time.time())
+        self.event_log.write("removed", entries=entries, resets=resets, since=since or time.time())
 
     def look(self) -> None:
         """Read the books while nobody interferes: they balance at every moment, not only at the keeper's."""
-        self.history.write("looked", imbalance=imbalance(self.store.counters()))
+        self.event_log.write("looked", imbalance=imbalance(self.store.counters()))
 
     # The disk
 
@@ -192,7 +192,7 @@ class Fleet:
             (entry_id.decode(), fields.get(b"boot", b"")[:16], fields.get(b"seq", b"")[:20])
             for entry_id, fields in cast(list[Any], self.client.xrange(self.keys.rollouts))
         ]
-        self.history.write(
+        self.event_log.write(
             "final",
             entries_added=counters.ledger.get("entries_before", 0) + counters.entries_added,
             backlog=counters.backlog,

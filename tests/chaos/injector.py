@@ -82,10 +82,10 @@ class Injector:
 
     def _inject(self, fault: Fault) -> None:
         kind = fault.__name__.replace("_", " ")
-        self.fleet.history.write("fault", kind=kind)
+        self.fleet.event_log.write("fault", kind=kind)
         with contextlib.suppress(redis.ResponseError):  # in haste: what it is aimed at is still missing
             fault(self.fleet, self.rng)
-        self.fleet.history.write("fault over", kind=kind)
+        self.fleet.event_log.write("fault over", kind=kind)
         if self.rng.random() < self.haste:
             self.report.hasty += 1
             self._tell(kind, "the next one follows at once")
@@ -97,7 +97,7 @@ class Injector:
         time.sleep(self.rng.uniform(0.2, 1.5))
 
     def _tell(self, kind: str, how: str) -> None:
-        self.fleet.history.write("recovered", kind=kind, how=how)
+        self.fleet.event_log.write("recovered", kind=kind, how=how)
         if self.say:
             print(f"{self.report.faults:4d}  {kind:34s} {how}", flush=True)
 

@@ -20,8 +20,8 @@ import tomli_w
 
 from dppo_redis.errors import ExitStatus, FencedError
 from dppo_redis.protocol.ledger import Outcome
-from dppo_redis.protocol.sequence_numbers import Marks
-from dppo_redis.service.event_log import History
+from dppo_redis.protocol.sequence_numbers import LastSequenceNumbers
+from dppo_redis.service.event_log import EventLog
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store import scripts
 from dppo_redis.store.client import Client
@@ -59,7 +59,7 @@ class Attack:
     learner: Future[ExitStatus]
     actor: Future[None]
     stop: StopRequest
-    history: History
+    event_log: EventLog
 
     @property
     def update(self) -> int:
@@ -96,21 +96,21 @@ class Attack:
         store, target = RunStore(self.client, self.keys), self.update + 3
         while self.update < target:  # the keeper puts right what it finds: it must not be needed for that
             assert not self.learner.done()
-            self.history.write("looked", imbalance=imbalance(store.counters()))
+            self.event_log.write("looked", imbalance=imbalance(store.counters()))
 
     def a_rollout_comes_too_late(self) -> None:
         entry = {**self.harvest(), b"boot": secrets.token_hex(8).encode()}
         weights = {name: int(entry[name.encode()]) for name in ("epoch", "version", "update")}
         wait_until(lambda: self.update > weights["update"] + LIMIT + 1, DEADLINE_S, "it is too old")
         boot, seq = entry[b"boot"].decode(), int(entry[b"seq"])
-        self.history.write("injected", boot=boot, seq=seq, **weights)
+        self.event_log.write("injected", boot=boot, seq=seq, **weights)
         self.add(entry)
         self.go_on()
 
     def another_learner_takes_over(self) -> Leadership:
         """As if this one's lease had run out unnoticed; it must not get a word in any more."""
-        history = History(self.directory / "second.jsonl", "learner")
-        second = make_leadership(self.client, self.keys, DESCRIPTION, "second", self.stop, history)
+        event_log = EventLog(self.directory / "second.jsonl", "learner")
+        second = make_leadership(self.client, self.keys, DESCRIPTION, "second", self.stop, event_log)
         pipeline = self.client.pipeline()
         pipeline.delete(self.keys.lease)
         pipeline.incr(self.keys.epoch)
@@ -133,7 +133,7 @@ class Attack:
             for entry_id, fields in cast(Any, self.client.xrange(self.keys.rollouts))
         ]
         ledger = {outcome.value: second.bookkeeper.books.ledger.of(outcome) for outcome in Outcome}
-        self.history.write(
+        self.event_log.write(
             "final", ledger=ledger, entries=entries, entries_added=balance.entries_added,
             backlog=balance.backlog, imbalance=balance.imbalance,
         )  # fmt: skip
@@ -151,14 +151,14 @@ def attack(server: RedisServer, directory: Path) -> Iterator[Attack]:
         mine = stack.enter_context(opened(server.url, "actor"))
         proxy = stack.enter_context(Proxy(server.url.removeprefix("unix://")))
         argv = ["--run", keys.run, "--run-dir", str(directory), "--redis", proxy.url]
-        argv += ["--history", str(directory / "learner.jsonl")]
+        argv += ["--event-log", str(directory / "learner.jsonl")]
         learner = stack.enter_context(in_background(lambda: _serve(argv, stop), stop))
         actor = make_actor(mine, keys, stop, partial(build_collector, DESCRIPTION, None, SLOT), DESCRIPTION)
-        history = History(directory / "actor.jsonl", "actor")
-        access = replace(actor.access, producer=RolloutProducer(mine, keys, stop, history))
-        actor = replace(actor, access=access, history=history)
+        event_log = EventLog(directory / "actor.jsonl", "actor")
+        access = replace(actor.access, producer=RolloutProducer(mine, keys, stop, event_log))
+        actor = replace(actor, access=access, event_log=event_log)
         acting = stack.enter_context(in_background(actor.run, stop))
-        injector = History(directory / "injector.jsonl", "injector")
+        injector = EventLog(directory / "injector.jsonl", "injector")
         yield Attack(client, keys, proxy, directory, learner, acting, stop, injector)
 
 
@@ -230,7 +230,7 @@ def _no_duplicate_mark(monkeypatch: pytest.MonkeyPatch) -> Unused:
         unused.discard("is_duplicate")
         return False
 
-    monkeypatch.setattr(Marks, "is_duplicate", is_duplicate)
+    monkeypatch.setattr(LastSequenceNumbers, "is_duplicate", is_duplicate)
     return unused
 
 

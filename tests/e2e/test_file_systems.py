@@ -111,7 +111,7 @@ def test_too_few_processes_are_refused_for_a_user_that_the_limit_binds() -> None
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("becoming another user needs root and setpriv")
     code = (
-        "import resource; from ops.fleet.limits import Needs, check_limits; "
+        "import resource; from ops.fleet.machine_limits import Needs, check_limits; "
         "resource.setrlimit(resource.RLIMIT_NPROC, (20, 20)); check_limits(Needs(64, 60))"
     )
     answer = subprocess.run(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dppo_redis.protocol.config import EnvValue
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.client import Client, Patience
+from dppo_redis.store.client import Client, RetryLoop
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.registry import Registry
 from dppo_redis.store.rollout_stream import RolloutProducer
@@ -20,7 +20,7 @@ from tests.factories import TERMINATING, make_collector, make_description, make_
 from tests.integration.learner_side import SPEC, in_background
 from workers.collect import Collector
 from workers.loop import Actor, ActorStats, RunAccess
-from workers.sampling_rule import ByBacklog, InLockStep
+from workers.sampling_rule import ElasticSampling, LockStepSampling
 
 SLOT = 3
 BOOT = "00000000000000a1"
@@ -51,7 +51,7 @@ def make_actor(
         description=description,
         boot_id=secrets.token_hex(8) if plan else BOOT,
         stats=ActorStats(slot, boot=1),
-        turn=InLockStep(plan) if plan else ByBacklog(boot=1),
+        sampling_rule=LockStepSampling(plan) if plan else ElasticSampling(boot=1),
         build_collector=build,
         access=RunAccess(
             RolloutProducer(client, keys, stop),
@@ -59,7 +59,7 @@ def make_actor(
             Registry(client, keys),
             RunStore(client, keys),
         ),
-        patience=Patience(stop),
+        retry=RetryLoop(stop),
         stop=stop,
     )
 

@@ -17,10 +17,10 @@ from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.registry import Registry
-from dppo_redis.store.rollout_stream import Entry, RolloutConsumer
+from dppo_redis.store.rollout_stream import RolloutConsumer, StreamEntry
 from dppo_redis.store.run_store import RunStore
 from learner.intake.batch_rule import ElasticBatch
-from learner.intake.intake import Accepted, Intake
+from learner.intake.intake import AcceptedRollout, Intake
 from learner.leadership.keeper import Keeper
 from learner.leadership.leadership import Leadership, make_leadership
 from learner.leadership.reserved_versions import ReservedVersions
@@ -108,12 +108,12 @@ class Reader:
     leadership: Leadership
     consumer: RolloutConsumer
 
-    def poll(self, update: int = 0) -> list[Accepted] | None:
+    def poll(self, update: int = 0) -> list[AcceptedRollout] | None:
         return self.intake.poll(update, lambda: self.leadership.lease.lineage)
 
-    def poll_until(self, settled: int, update: int = 0, most: int = 50) -> list[Accepted]:
+    def poll_until(self, settled: int, update: int = 0, most: int = 50) -> list[AcceptedRollout]:
         """Poll until `settled` rollouts have an outcome or are in the batch; the batch."""
-        batch: list[Accepted] = []
+        batch: list[AcceptedRollout] = []
         for _ in range(most):
             batch += self.poll(update) or []
             if self.leadership.bookkeeper.books.ledger.settled + len(batch) >= settled:
@@ -134,7 +134,7 @@ def make_reader(
     consumer = RolloutConsumer(client, keys, leadership.bookkeeper.restore_stream)
     store = RunStore(client, keys)
 
-    def quarantine(entry: Entry, error: WireError) -> None:
+    def quarantine(entry: StreamEntry, error: WireError) -> None:
         store.quarantine(entry.id, error.reason, str(error), entry.fields)
 
     rule = ElasticBatch(batch_steps, STEPS)
@@ -150,7 +150,7 @@ def make_reader(
     return Reader(intake, leadership, consumer)
 
 
-def seqs(batch: Sequence[Accepted]) -> list[int]:
+def seqs(batch: Sequence[AcceptedRollout]) -> list[int]:
     return [accepted.header.seq for accepted in batch]
 
 

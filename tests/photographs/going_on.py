@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.photographs.comparing import TIMED, UNREPEATABLE, differences
 from tests.photographs.configurations import LOCK_STEP, RICH
-from tests.photographs.lock_step import learnt
+from tests.photographs.lock_step import loaded
 from tests.photographs.sides import Side, Sides, at_once
 
 _FIRST, _ALL = 10, 20
@@ -40,10 +40,10 @@ def photographs(sides: Sides) -> Iterator[tuple[str, list[str]]]:
         for second in sides.both()
     }
     ended = at_once({**jobs, "old without a break": partial(_begin, sides.old, "whole", _ALL)})
-    reference = learnt(ended.pop("old then old"))
-    whole = learnt(ended.pop("old without a break"))
+    reference = loaded(ended.pop("old then old"))
+    whole = loaded(ended.pop("old without a break"))
     for name, directory in ended.items():
-        yield f"resumed, {name}", differences(reference, learnt(directory), TIMED | UNREPEATABLE)
+        yield f"resumed, {name}", differences(reference, loaded(directory), TIMED | UNREPEATABLE)
     # A resumed run publishes once more, under a second lease; its own server begins empty.
     resumed = frozenset(("version", "epoch", "lineage", "ledger"))
     yield "resumed, as without a break", differences(whole, reference, TIMED | UNREPEATABLE | resumed)

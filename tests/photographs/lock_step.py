@@ -25,7 +25,7 @@ def last_checkpoint(directory: Path) -> dict[str, Any]:
     return {"file": newest.name, **values}
 
 
-def learnt(directory: Path) -> dict[str, Any]:
+def loaded(directory: Path) -> dict[str, Any]:
     """What two runs of one seed have in common: the learner, the rows, the configuration."""
     return {
         "checkpoint": last_checkpoint(directory),
@@ -37,7 +37,7 @@ def learnt(directory: Path) -> dict[str, Any]:
 
 def compare_learnt(old: Path, new: Path) -> list[str]:
     """What two run directories differ in."""
-    return differences(learnt(old), learnt(new), TIMED | UNREPEATABLE)
+    return differences(loaded(old), loaded(new), TIMED | UNREPEATABLE)
 
 
 def photograph(sides: Sides, case: Case, mode: str) -> Iterator[tuple[str, list[str]]]:

@@ -23,7 +23,7 @@ def _record(side: Side) -> dict[str, Any]:
         *LOCK_STEP,
         "--run",
         "recorded",
-        "--history",
+        "--event-log",
         str(logs),
     )
     with Server(side.place) as server, Monitor(server) as monitor:

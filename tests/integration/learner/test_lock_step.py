@@ -303,7 +303,7 @@ class TestOneActor:
         with running_actor(redis_server.url, keys, build, TWO_EACH) as running:
             has_pushed(running, 2)
             running.wait_until_it_waits()
-            assert running.actor.trouble.refused > 0
+            assert running.actor.failure_count.refused > 0
         assert [parse_header(entry).seq for entry in entries(client, keys)] == [1, 2]
 
     @pytest.mark.usefixtures("leadership")

@@ -161,7 +161,7 @@ def test_rollouts_that_the_server_does_not_send_raise_an_alarm_with_cause_and_re
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dppo_redis.store.causes._TOLD_AFTER_S", 1.0)
+    monkeypatch.setattr("dppo_redis.store.error_causes._TOLD_AFTER_S", 1.0)
     private_client.config_set("client-output-buffer-limit", "normal 1mb 0 0")
     with learning(private_server, private_client, keys, tmp_path) as run:
         run.until(lambda learner: learner.state == "waiting", "it has begun")

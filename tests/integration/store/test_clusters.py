@@ -10,7 +10,7 @@ from redis.retry import Retry
 
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.client import Client, Patience
+from dppo_redis.store.client import Client, RetryLoop
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.rollout_stream import RolloutProducer
 from dppo_redis.store.run_store import RunStore
@@ -68,7 +68,7 @@ def test_a_node_of_a_cluster_is_refused_by_name_and_with_what_to_use(
     cluster_url: str, stop: StopRequest, who: str
 ) -> None:
     with opened(cluster_url) as client, pytest.raises(ConfigurationError) as caught:
-        Patience(stop, deadline_s=10).call("try", lambda: DOERS[who](client, stop))
+        RetryLoop(stop, deadline_s=10).call("try", lambda: DOERS[who](client, stop))
     assert "is a node of a Redis Cluster" in str(caught.value)
     assert "single server" in str(caught.value)
     assert "Sentinel" in str(caught.value)
@@ -92,6 +92,6 @@ def test_a_sentinel_that_is_taken_for_a_server_is_not_waited_for(stop: StopReque
             opened(f"redis://127.0.0.1:{port}") as client,
             pytest.raises(ConfigurationError, match="a sentinel is named by sentinel://"),
         ):
-            Patience(stop, deadline_s=10).call("look", lambda: _look(client, stop))
+            RetryLoop(stop, deadline_s=10).call("look", lambda: _look(client, stop))
     finally:
         server.close()

@@ -12,7 +12,7 @@ import pytest
 
 from dppo_redis.protocol.ledger import Outcome, Settlement
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.client import Client, Patience
+from dppo_redis.store.client import Client, RetryLoop
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_store import PAUSE, RunStore
 from learner.leadership.keeper import Keeper
@@ -58,7 +58,7 @@ class Run:
     def come_back(self) -> None:
         """Start the server again, and let the keeper look twice."""
         self.server.start()
-        Patience(StopRequest()).call("reconnect", self.client.ping)
+        RetryLoop(StopRequest()).call("reconnect", self.client.ping)
         self.keeper.tick()
         self.keeper.tick()
 
@@ -171,7 +171,7 @@ def assert_rolled_back(run: Run, version: int) -> None:
     assert run.losses() == {"lost:rolled_back": 3}
     assert imbalance(run.client, run.keys) == 0
     reader = make_reader(run.client, run.keys, run.leadership, batch_steps=2 * STEPS)
-    reader.intake.marks.take(make_header(SPEC, seq=1, boot=BOOT))
+    reader.intake.last_sequence_numbers.take(make_header(SPEC, seq=1, boot=BOOT))
     reader.poll_until(settled=7, update=1)
     run.keeper.tick()
     assert run.losses() == {"lost:rolled_back": 3, "duplicate": 1}

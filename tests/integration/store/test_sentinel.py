@@ -12,7 +12,7 @@ from dppo_redis.errors import ConfigurationError, UnavailableError
 from dppo_redis.protocol.ledger import Outcome, Settlement
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.address import with_credentials
-from dppo_redis.store.client import Client, Patience
+from dppo_redis.store.client import Client, RetryLoop
 from dppo_redis.store.credentials import Role, read_credentials
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.registry import Registry
@@ -43,7 +43,7 @@ def group() -> Iterator[SentinelGroup]:
 
 def ask(url: str) -> bool:
     with opened(url) as client:
-        return Patience(StopRequest(), deadline_s=5).call("ping", client.ping)
+        return RetryLoop(StopRequest(), deadline_s=5).call("ping", client.ping)
 
 
 class TestFinding:
@@ -80,10 +80,10 @@ class Writer:
 
     def run(self) -> None:
         with opened(self._url, "writer") as client:
-            patience, number = Patience(self.stop), 0
+            retry, number = RetryLoop(self.stop), 0
             while not self.stop.requested:
                 number += 1
-                patience.call("write", lambda: client.set("number", number))  # noqa: B023
+                retry.call("write", lambda: client.set("number", number))  # noqa: B023
                 time.sleep(0.005)
 
 
@@ -133,7 +133,7 @@ def test_what_a_failover_forgets_is_booked_as_lost_to_the_rollout(
             group.thaw(port)
         wait_until(lambda: group.primary() != old, 30, "another one leads")
         for _ in range(2):
-            Patience(stop, deadline_s=30).call("look", keeper.tick)
+            RetryLoop(stop, deadline_s=30).call("look", keeper.tick)
         waiting = int(client.xlen(keys.rollouts))
         ledger = ledger_of(client, keys)
         assert waiting < 300
@@ -178,7 +178,7 @@ def test_passwords_users_and_certificates_go_to_whom_they_are_for(tmp_path: Path
         actor = with_credentials(url, *read_credentials(tmp_path / "acl" / Role.ACTOR))
         keys, old = RunKeys("guarded"), group.primary()
         with opened(actor) as client:
-            patience = Patience(StopRequest(), deadline_s=30)
+            retry = RetryLoop(StopRequest(), deadline_s=30)
             assert Registry(client, keys).join(1) == (1, 1)
             servers = [group.client(port) for port in group.servers]
             wait_until(lambda: all(s.hget(keys.boots, "1") == b"1" for s in servers), 30, "all have it")
@@ -187,5 +187,5 @@ def test_passwords_users_and_certificates_go_to_whom_they_are_for(tmp_path: Path
             # A sentinel may name the old one until it is demoted, and what that took till then is gone.
             wait_until(lambda: _follows(group, old), 30, "the old one follows")
             client.connection_pool.disconnect()
-            assert patience.call("join", lambda: Registry(client, keys).join(1)) == (1, 2)
+            assert retry.call("join", lambda: Registry(client, keys).join(1)) == (1, 2)
             assert group.client(group.primary()).hget(keys.boots, "1") == b"2"

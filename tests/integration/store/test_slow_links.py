@@ -38,9 +38,9 @@ def push(url: str, keys: RunKeys, stop: StopRequest) -> RolloutProducer:
     """Push a large rollout, and wait until it was taken."""
     with opened(url, "actor") as client:
         producer = RolloutProducer(client, keys, stop)
-        situation = producer.push(make_header(), LARGE)
-    assert situation is not None
-    assert situation.backlog == 1 + producer.ambiguous  # what was given up arrives all the same: a duplicate
+        snapshot = producer.push(make_header(), LARGE)
+    assert snapshot is not None
+    assert snapshot.backlog == 1 + producer.ambiguous  # what was given up arrives all the same: a duplicate
     return producer
 
 

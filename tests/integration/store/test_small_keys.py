@@ -11,9 +11,9 @@ import pytest
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.report_fields import to_fields
 from dppo_redis.protocol.reports import ActorReport, Control, Evaluation, EvaluatorReport
-from dppo_redis.service.logs import Rarely
+from dppo_redis.service.logs import RateLimit
 from dppo_redis.service.shutdown import StopRequest, place_of_pids
-from dppo_redis.store.client import Client, Patience
+from dppo_redis.store.client import Client, RetryLoop
 from dppo_redis.store.keys import RUNS, RunKeys
 from dppo_redis.store.registry import ACTOR_TTL_MS, FIRST_OUTSIDE_SLOT, Registry
 from dppo_redis.store.rollout_stream import RolloutProducer
@@ -77,7 +77,7 @@ class TestRuns:
     ) -> None:
         leadership = lead(client, keys, stop)
         client.set(keys.spec, "junk")
-        with in_background(lambda: wait_for_description(store, Patience(stop), stop), stop) as joining:
+        with in_background(lambda: wait_for_description(store, RetryLoop(stop), stop), stop) as joining:
             looks = commands(client, "get")
             wait_until(lambda: joining.done() or commands(client, "get") > looks + 2, 5, "it has looked")
             leadership.publisher.heal()
@@ -88,7 +88,7 @@ class TestRuns:
     ) -> None:
         private_client.set(keys.spec, "junk")
         with pytest.raises(ConfigurationError, match="unreadable"):
-            wait_for_description(RunStore(private_client, keys), Patience(stop), stop)
+            wait_for_description(RunStore(private_client, keys), RetryLoop(stop), stop)
 
     def test_a_finished_run_keeps_its_numbers_for_a_week_but_no_rollouts(
         self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
@@ -173,7 +173,7 @@ class TestBesideAMillionOtherKeys:
         assert find_runs(client) == [keys.run], "searched for"
         client.delete(RUNS)
         client.zadd(RUNS, {"no run, but a text": 1, "of-an-older-run": 1})
-        leadership.publisher._listing = Rarely()
+        leadership.publisher._listing = RateLimit()
         make_keeper(client, keys, leadership).tick()
         assert find_runs(client) == [keys.run]
 
@@ -365,7 +365,7 @@ class TestSlots:
             in_background(beat, stop),
             pytest.raises(ConfigurationError, match="slot 2 belongs to a living actor, elsewhere:17"),
         ):
-            refuse_living_holder(registry, 2, Patience(stop), stop)
+            refuse_living_holder(registry, 2, RetryLoop(stop), stop)
 
     @pytest.mark.parametrize("number", ["ours", "nobody's"])
     def test_that_of_an_actor_in_another_namespace_is_refused_though_host_and_number_are_known_here(
@@ -383,7 +383,7 @@ class TestSlots:
                 stop.sleep(0.5)
 
         with in_background(beat, stop), pytest.raises(ConfigurationError, match="slot 2 belongs"):
-            refuse_living_holder(registry, 2, Patience(stop), stop)
+            refuse_living_holder(registry, 2, RetryLoop(stop), stop)
 
     def test_a_dead_process_of_this_namespace_is_known_by_what_it_registered(
         self, redis_server: RedisServer, keys: RunKeys, registry: Registry, stop: StopRequest
@@ -398,7 +398,7 @@ class TestSlots:
         )
         subprocess.run([sys.executable, "-c", program, redis_server.url, keys.run], check=True)
         started = time.monotonic()
-        refuse_living_holder(registry, 2, Patience(stop), stop)
+        refuse_living_holder(registry, 2, RetryLoop(stop), stop)
         assert time.monotonic() - started < 1
         holder = registry.holder(2)
         assert holder is not None
@@ -408,7 +408,7 @@ class TestSlots:
         self, client: Client, keys: RunKeys, registry: Registry, stop: StopRequest
     ) -> None:
         self.registered(client, keys, "elsewhere", 17)
-        refuse_living_holder(registry, 2, Patience(stop), stop)
+        refuse_living_holder(registry, 2, RetryLoop(stop), stop)
 
     def test_that_of_a_process_that_died_on_this_machine_is_free_at_once(
         self, client: Client, keys: RunKeys, registry: Registry, stop: StopRequest
@@ -417,6 +417,6 @@ class TestSlots:
         gone.wait()
         self.registered(client, keys, socket.gethostname(), gone.pid)
         started = time.monotonic()
-        refuse_living_holder(registry, 2, Patience(stop), stop)
-        refuse_living_holder(registry, 3, Patience(stop), stop)
+        refuse_living_holder(registry, 2, RetryLoop(stop), stop)
+        refuse_living_holder(registry, 3, RetryLoop(stop), stop)
         assert time.monotonic() - started < 1

@@ -8,7 +8,7 @@ import pytest
 
 from dppo_redis.errors import UnavailableError
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.client import Client, Patience
+from dppo_redis.store.client import Client, RetryLoop
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.registry import Registry
 from dppo_redis.store.run_store import RunStore
@@ -27,16 +27,16 @@ SOON_S = 0.5
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is told after ten seconds is told sooner."""
-    monkeypatch.setattr("dppo_redis.store.causes._TOLD_AFTER_S", SOON_S)
+    monkeypatch.setattr("dppo_redis.store.error_causes._TOLD_AFTER_S", SOON_S)
 
 
 def standing(client: Client, stop: StopRequest) -> str:
     """What a service tells of an error that comes back, while it goes on waiting."""
-    patience = Patience(stop)
-    with in_background(lambda: patience.call("ping", client.ping), stop) as waiting:
-        wait_until(lambda: waiting.done() or patience.recurrence.text != "", 10, "it is told")
+    retry = RetryLoop(stop)
+    with in_background(lambda: retry.call("ping", client.ping), stop) as waiting:
+        wait_until(lambda: waiting.done() or retry.recurrence.text != "", 10, "it is told")
         assert not waiting.done(), waiting.exception()
-        return patience.recurrence.text
+        return retry.recurrence.text
 
 
 @needs_tls
@@ -74,16 +74,16 @@ def test_a_server_without_a_free_slot_is_named_and_used_once_there_is_one(
     private_server: RedisServer, private_client: Client, stop: StopRequest
 ) -> None:
     private_client.config_set("maxclients", 1)
-    patience = Patience(stop)
+    retry = RetryLoop(stop)
     with (
         opened(private_server.url, "late") as late,
-        in_background(lambda: patience.call("ping", late.ping), stop) as waiting,
+        in_background(lambda: retry.call("ping", late.ping), stop) as waiting,
     ):
-        wait_until(lambda: patience.recurrence.text != "", 10, "it is told")
-        assert "maxclients" in patience.recurrence.text
+        wait_until(lambda: retry.recurrence.text != "", 10, "it is told")
+        assert "maxclients" in retry.recurrence.text
         private_client.config_set("maxclients", 100)
         assert waiting.result(5)
-    assert patience.recurrence.text == ""
+    assert retry.recurrence.text == ""
 
 
 def test_a_command_that_gives_up_says_cause_and_remedy(stop: StopRequest) -> None:
@@ -91,7 +91,7 @@ def test_a_command_that_gives_up_says_cause_and_remedy(stop: StopRequest) -> Non
         opened("unix:///nowhere/redis.sock") as client,
         pytest.raises(UnavailableError, match="Remedy: start"),
     ):
-        Patience(stop, deadline_s=0.2).call("ping", client.ping)
+        RetryLoop(stop, deadline_s=0.2).call("ping", client.ping)
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import SOCKET_TIMEOUT_S, TRUSTED_S, Client
 from dppo_redis.store.keys import CONSUMER, GROUP, RunKeys
 from dppo_redis.store.rollout_stream import (
-    Entry,
     RolloutConsumer,
     RolloutProducer,
+    StreamEntry,
     ensure_group,
     parse_header,
 )
@@ -50,7 +50,7 @@ def read_ids(consumer: RolloutConsumer, count: int = 100) -> list[bytes]:
     return [entry.id for entry in consumer.read(count, block_ms=1)]
 
 
-def read_new(consumer: RolloutConsumer, count: int = 100) -> list[Entry]:
+def read_new(consumer: RolloutConsumer, count: int = 100) -> list[StreamEntry]:
     """Entries of the next read after the consumer has found that nothing of its own is pending."""
     assert list(consumer.read(count, block_ms=1)) == []
     return list(consumer.read(count, block_ms=1000))
@@ -78,18 +78,18 @@ class TestPushing:
         lead(client, keys, stop)
         client.hset(keys.control, mapping={"state": "pause", "backlog_high": "9"})
         producer = RolloutProducer(client, keys, stop)
-        situation = producer.push(make_header(SPEC), b"x")
-        assert situation is not None
-        assert situation.backlog == 1
-        assert situation.weights == WeightsId(epoch=1, version=1)
-        assert (situation.state, situation.backlog_high) == ("pause", 9)
-        assert producer.look() == situation
+        snapshot = producer.push(make_header(SPEC), b"x")
+        assert snapshot is not None
+        assert snapshot.backlog == 1
+        assert snapshot.weights == WeightsId(epoch=1, version=1)
+        assert (snapshot.state, snapshot.backlog_high) == ("pause", 9)
+        assert producer.look() == snapshot
 
     def test_a_run_without_any_key_looks_like_one_that_waits_for_its_learner(
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
-        situation = RolloutProducer(client, keys, stop).look()
-        assert (situation.backlog, situation.weights, situation.state) == (0, None, "run")
+        snapshot = RolloutProducer(client, keys, stop).look()
+        assert (snapshot.backlog, snapshot.weights, snapshot.state) == (0, None, "run")
 
     def test_a_push_waits_until_the_learner_has_made_the_stream(
         self, client: Client, keys: RunKeys, stop: StopRequest
@@ -100,9 +100,9 @@ class TestPushing:
             wait_until(lambda: commands(client, "xadd") > 2, 5, "the push was tried three times")
             assert client.exists(keys.rollouts) == 0
             ensure_group(client, keys)
-            situation = pushing.result(5)
-        assert situation is not None
-        assert situation.backlog == 1
+            snapshot = pushing.result(5)
+        assert snapshot is not None
+        assert snapshot.backlog == 1
         assert client.xlen(keys.rollouts) == 1
 
     def test_a_full_server_is_waited_for_and_counted(
@@ -113,9 +113,9 @@ class TestPushing:
         with in_background(lambda: producer.push(make_header(SPEC), b"x"), stop) as pushing:
             with memory_limit(client):
                 wait_until(lambda: producer.refused_full > 0 or pushing.done(), 5, "the push is refused")
-            situation = pushing.result(5)
-        assert situation is not None
-        assert situation.backlog == 1
+            snapshot = pushing.result(5)
+        assert snapshot is not None
+        assert snapshot.backlog == 1
 
     def test_a_push_that_waits_ends_when_a_stop_is_asked_for(
         self, client: Client, keys: RunKeys, stop: StopRequest
@@ -328,10 +328,10 @@ def inflict(client: Client, keys: RunKeys, damage: str) -> None:
         client.delete(keys.rollouts)
 
 
-def as_read(entry: dict[Any, Any]) -> Entry:
+def as_read(entry: dict[Any, Any]) -> StreamEntry:
     """An entry as a consumer gets it."""
     encoded = {str(name).encode(): value for name, value in entry.items()}
-    return Entry(b"0-1", {n: v if isinstance(v, bytes) else v.encode() for n, v in encoded.items()})
+    return StreamEntry(b"0-1", {n: v if isinstance(v, bytes) else v.encode() for n, v in encoded.items()})
 
 
 def consumers(client: Client, keys: RunKeys) -> list[str]:

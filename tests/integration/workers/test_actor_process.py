@@ -14,7 +14,13 @@ import pytest
 from dppo_redis.errors import ExitStatus
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.spec import RunDescription
-from dppo_redis.service.deaths import DIRECTORY_VARIABLE, SERVICE_VARIABLE, Deaths, file_of, write_file
+from dppo_redis.service.service_deaths import (
+    DIRECTORY_VARIABLE,
+    SERVICE_VARIABLE,
+    Deaths,
+    file_of,
+    write_file,
+)
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client
 from dppo_redis.store.keys import RunKeys

@@ -14,7 +14,7 @@ from dppo_redis.protocol.report_fields import from_json
 from dppo_redis.protocol.reports import Evaluation
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.client import Client, Patience
+from dppo_redis.store.client import Client, RetryLoop
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_store import STOP, RunStore
 from dppo_redis.store.weight_store import WeightStore
@@ -42,7 +42,7 @@ def evaluating(
         player = EpisodePlayer(description)
         store, weights = RunStore(own, keys), WeightStore(own, keys)
         evaluator = Evaluator(
-            description, store, weights, Patience(own_stop), own_stop, BestPolicy(None), player
+            description, store, weights, RetryLoop(own_stop), own_stop, BestPolicy(None), player
         )
         try:
             with in_background(evaluator.run, own_stop) as thread:

@@ -47,7 +47,7 @@ SPECS = {
 EVERY_KIND = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 
 
-def learnt(spec: Spec) -> Weights:
+def loaded(spec: Spec) -> Weights:
     """Weights as after long training, with a normaliser where the spec has one."""
     weights = make_weights(spec, scattered_model(spec), version=7, update=6, trained_steps=1000)
     if not spec.normalise_observations:
@@ -62,7 +62,7 @@ def learnt(spec: Spec) -> Weights:
 
 
 def write(directory: Path, spec: Spec) -> Weights:
-    weights = learnt(spec)
+    weights = loaded(spec)
     write_export(directory, Export("a run", spec, weights))
     return weights
 
@@ -160,7 +160,7 @@ def test_a_damaged_export_is_refused_in_one_line_that_names_it(kind: str, tmp_pa
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_numbers_that_are_not_finite_are_refused(bad: float, tmp_path: Path) -> None:
     spec = SPECS["vector"]
-    weights = learnt(spec)
+    weights = loaded(spec)
     weights.arrays["policy.0.bias"][0] = bad
     write_export(tmp_path, Export("a run", spec, weights))
     with pytest.raises(ConfigurationError, match=r"policy\.0\.bias holds something else than finite"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dppo_redis.artefacts.run_files import RunFiles, _Named, checkpoint_name, event_log, milestone_name
+from dppo_redis.artefacts.run_files import RunFiles, _Named, checkpoint_name, event_log_file, milestone_name
 
 ROOT = Path(__file__).parents[3]
 FILES = RunFiles(Path("/runs/lander-7"))
@@ -82,4 +82,4 @@ def test_the_names_are_those_of_every_release() -> None:
     assert checkpoint_name(7) == "checkpoint-000000007.pt"
     assert milestone_name(2048) == "milestone-000000002048.pt"
     assert FILES.log("actor_000") == FILES.path / "logs" / "actor_000.log"
-    assert event_log(Path("/events"), "learner") == Path("/events/learner.jsonl")
+    assert event_log_file(Path("/events"), "learner") == Path("/events/learner.jsonl")

@@ -18,10 +18,10 @@ from dppo_redis.errors import CheckpointError, ConfigurationError, FencedError
 from dppo_redis.protocol.config import NetworkConfig
 from dppo_redis.protocol.ledger import Books, Ledger
 from dppo_redis.protocol.lineage import Lineage
-from dppo_redis.protocol.sequence_numbers import Marks
+from dppo_redis.protocol.sequence_numbers import LastSequenceNumbers
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.spaces.observations import describe_observations
-from learner.checkpoint import Checkpoints, Snapshot, is_milestone
+from learner.checkpoint import Checkpoints, LearnerSnapshot, is_milestone
 from learner.ppo.update import PpoUpdate
 from learner.progress import Progress
 from tests.factories import CPU, box, make_batch, make_model, make_ppo, make_spec
@@ -52,15 +52,15 @@ def train(trainer: PpoUpdate, spec: Spec = SPEC, updates: range = range(3)) -> N
         trainer.update(make_batch(spec, seed=update), progress=0.0)
 
 
-def make_snapshot(update: int = 3) -> Snapshot:
+def make_snapshot(update: int = 3) -> LearnerSnapshot:
     progress = Progress(update=update, trained_steps=24, rollouts=3, train_s=1.25, staleness_sum=2)
     progress.returns.extend([1.0, 2.5])
-    return Snapshot(
+    return LearnerSnapshot(
         progress=progress,
         epoch=4,
         version=17,
         lineage=Lineage(((1, 0), (4, 2))),
-        marks=Marks({"a" * 16: 3, "b" * 16: 9}),
+        last_sequence_numbers=LastSequenceNumbers({"a" * 16: 3, "b" * 16: 9}),
         books=Books(Ledger({"trained": 3, "steps:trained": 24, "lost:reset": 1}), last_entries_added=5),
         actor_boots={"0": 2, "next": 1},
     )
@@ -114,8 +114,8 @@ class TestRoundTrip:
         make_checkpoints(tmp_path).save(make_trainer(), snapshot)
         restored = make_checkpoints(tmp_path).restore(make_trainer())
         assert restored is not None
-        assert replace(restored, marks=snapshot.marks) == snapshot
-        assert restored.marks.to_dict() == snapshot.marks.to_dict()
+        assert replace(restored, last_sequence_numbers=snapshot.last_sequence_numbers) == snapshot
+        assert restored.last_sequence_numbers.to_dict() == snapshot.last_sequence_numbers.to_dict()
 
     @SPECS
     def test_training_interrupted_by_save_and_restore_equals_training_in_one_go(

@@ -21,7 +21,7 @@ from dppo_redis.service.files import read_table
 from learner.metrics import MetricsFiles, make_record
 from learner.ppo.drift import Drift
 from learner.ppo.update import UpdateReport
-from learner.tensorboard_file import Board
+from learner.tensorboard_file import TensorBoardFile
 from ops.screens.curve import CURVE_ROWS, read_metrics
 
 
@@ -88,10 +88,10 @@ def test_tensorboard_has_a_curve_for_each_staleness(tmp_path: Path) -> None:
     files.write(record_of(AGES))
     files.write(record_of({}))
     files.close()
-    board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    tensorboard = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
 
     def values(tag: str) -> list[float]:
-        return [event.value for event in board.Scalars(tag)]
+        return [event.value for event in tensorboard.Scalars(tag)]
 
     assert values("drift_kl/staleness_1") == [0.25]
     assert values("drift_effective_share/staleness_3") == [0.25]
@@ -116,8 +116,10 @@ def test_a_resumed_run_goes_on_behind_the_rows_that_its_checkpoint_stands_for(tm
         rows = list(csv.DictReader(stream))
     assert [row["update"] for row in rows] == ["1", "3", "4", "5"]
     assert rows[2]["staleness_max"] == "3"
-    board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert [event.step for event in board.Scalars("drift/kl")] == [2048 * update for update in range(1, 6)]
+    tensorboard = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [event.step for event in tensorboard.Scalars("drift/kl")] == [
+        2048 * update for update in range(1, 6)
+    ]
 
 
 def test_a_disk_that_refuses_tensorboard_its_file_costs_no_row_and_only_the_curves_of_that_time(
@@ -129,12 +131,12 @@ def test_a_disk_that_refuses_tensorboard_its_file_costs_no_row_and_only_the_curv
     files.write(record_of(AGES))
     files.close()
     assert len((tmp_path / CSV_NAME).read_text().splitlines()) == 2
-    board = Board(in_the_way, 0, pause_s=0)
+    tensorboard = TensorBoardFile(in_the_way, 0, pause_s=0)
     with pytest.raises(OSError, match="tensorboard"):
-        board.write(record_of(AGES))
+        tensorboard.write(record_of(AGES))
     in_the_way.unlink()
-    board.write(record_of(AGES, update=2))
-    board.close()
+    tensorboard.write(record_of(AGES, update=2))
+    tensorboard.close()
     curves = EventAccumulator(str(in_the_way)).Reload()
     assert [event.step for event in curves.Scalars("drift/kl")] == [2 * 2048]
 

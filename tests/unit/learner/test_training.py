@@ -19,8 +19,8 @@ from dppo_redis.protocol.ledger import Books, Ledger
 from dppo_redis.protocol.lineage import Lineage
 from dppo_redis.protocol.lock_step import LockStep
 from dppo_redis.protocol.reports import Evaluation
-from dppo_redis.protocol.sequence_numbers import Marks
-from learner.checkpoint import Checkpoints, Snapshot
+from dppo_redis.protocol.sequence_numbers import LastSequenceNumbers
+from learner.checkpoint import Checkpoints, LearnerSnapshot
 from learner.clock import TrainingClock
 from learner.goal import Finished
 from learner.metrics import MetricsFiles
@@ -81,9 +81,11 @@ def train(training: Training, updates: int = 1, waited_s: float = 0.0) -> Traine
     return trained
 
 
-def snapshot_of(training: Training) -> Snapshot:
+def snapshot_of(training: Training) -> LearnerSnapshot:
     books = Books(Ledger({"steps:trained": training.progress.trained_steps}))
-    return Snapshot(training.progress, 1, training.progress.update, Lineage(), Marks(), books, {})
+    return LearnerSnapshot(
+        training.progress, 1, training.progress.update, Lineage(), LastSequenceNumbers(), books, {}
+    )
 
 
 def weights_of(training: Training) -> list[torch.Tensor]:
@@ -237,7 +239,7 @@ class SlowDisk:
         monkeypatch.setattr("learner.training.time.monotonic", lambda: self.now)
         monkeypatch.setattr("learner.training.Checkpoints.save", self.save)
 
-    def save(self, _ppo: object, snapshot: Snapshot, _confirm: object, *, milestone: bool) -> None:
+    def save(self, _ppo: object, snapshot: LearnerSnapshot, _confirm: object, *, milestone: bool) -> None:
         self.now += self.save_s
         self.saved.append((snapshot.progress.update, milestone))
 

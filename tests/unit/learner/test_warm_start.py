@@ -13,10 +13,10 @@ from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import NetworkConfig
 from dppo_redis.protocol.ledger import Books, Ledger
 from dppo_redis.protocol.lineage import Lineage
-from dppo_redis.protocol.sequence_numbers import Marks
+from dppo_redis.protocol.sequence_numbers import LastSequenceNumbers
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.protocol.weights import Weights
-from learner.checkpoint import Checkpoints, Snapshot
+from learner.checkpoint import Checkpoints, LearnerSnapshot
 from learner.ppo.update import PpoUpdate
 from learner.progress import Progress
 from learner.warm_start import warm_start
@@ -40,12 +40,12 @@ def trained(spec: Spec = SPEC, **knobs: Any) -> PpoUpdate:
 
 def save(directory: Path, trainer: PpoUpdate) -> Path:
     """A checkpoint of it, of some run."""
-    snapshot = Snapshot(
+    snapshot = LearnerSnapshot(
         progress=Progress(update=3, trained_steps=24),
         epoch=1,
         version=4,
         lineage=Lineage(((1, 0),)),
-        marks=Marks({}),
+        last_sequence_numbers=LastSequenceNumbers({}),
         books=Books(Ledger({}), 0),
         actor_boots={},
     )

@@ -28,8 +28,8 @@ _CONFIG = make_config(
 @pytest.mark.parametrize("age", [0, 1, 3])
 def test_the_behaviour_policy_is_the_one_of_that_many_updates_ago_or_the_first(age: int) -> None:
     policies = [make_policy(make_spec()) for _ in range(6)]
-    history = PolicyHistory(age)
-    behaviour = [history.behaviour(newest) for newest in policies]
+    event_log = PolicyHistory(age)
+    behaviour = [event_log.behaviour(newest) for newest in policies]
     assert behaviour == [policies[max(0, update - age)] for update in range(6)]
 
 

@@ -13,11 +13,11 @@ from dppo_redis.protocol.config import NetworkConfig
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.spaces.observations import describe_observations
 from ops.commands.export import add_graph
-from ops.policies.load_policy import Learnt
+from ops.policies.load_policy import LoadedPolicy
 from ops.policies.onnx_graph import feed, write_graph
 from tests.envs.observations import Grid
 from tests.factories import box, discrete, make_description, make_spec, random_observations
-from tests.unit.artefacts.test_exports import LSTM, MASKED, NAMED, learnt
+from tests.unit.artefacts.test_exports import LSTM, MASKED, NAMED, loaded
 
 GRID = describe_observations(Grid.observation_space)
 CASES = {
@@ -33,7 +33,7 @@ CASES = {
 
 @pytest.mark.parametrize("spec", CASES.values(), ids=CASES)
 def test_a_graph_answers_what_the_policy_answers(spec: Spec, tmp_path: Path) -> None:
-    weights = learnt(spec)
+    weights = loaded(spec)
     entry = write_graph(tmp_path / "policy.onnx", weights, spec)
     session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
     policy = ActingPolicy(weights, spec)
@@ -63,7 +63,7 @@ def _compare(session: onnxruntime.InferenceSession, policy: ActingPolicy, count:
 def test_a_policy_that_no_graph_can_hold_leaves_the_earlier_export_as_it_was(tmp_path: Path) -> None:
     (tmp_path / GRAPH).write_bytes(b"of an earlier export")
     spec = make_spec(network=NetworkConfig(custom="tests.networks:LooksAtNumbers"))
-    learnt_here = Learnt("run", make_description(spec), learnt(spec))
+    learnt_here = LoadedPolicy("run", make_description(spec), loaded(spec))
     with pytest.raises(ConfigurationError, match="--onnx no"):
         add_graph(tmp_path, learnt_here, {}, wanted=True)
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"of an earlier export"]

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from ops.fleet.private_directory import Upkeep, make_private_directory
+from ops.fleet.private_directory import SocketUpkeep, make_private_directory
 from ops.fleet.supervisor import Fleet
 
 
@@ -118,30 +118,30 @@ class TestUpkeep:
         return _Fleet(_Plan(short))
 
     @pytest.fixture
-    def upkeep(self, fleet: _Fleet) -> Upkeep:
-        return Upkeep(cast(Fleet, cast(Any, fleet)), fleet.plan.private_dir / "redis.sock")
+    def upkeep(self, fleet: _Fleet) -> SocketUpkeep:
+        return SocketUpkeep(cast(Fleet, cast(Any, fleet)), fleet.plan.private_dir / "redis.sock")
 
-    def test_while_everything_is_there_nothing_is_done(self, fleet: _Fleet, upkeep: Upkeep) -> None:
+    def test_while_everything_is_there_nothing_is_done(self, fleet: _Fleet, upkeep: SocketUpkeep) -> None:
         upkeep()
         assert fleet.asked == []
 
     @pytest.mark.parametrize(("gone", "asked"), [("redis.sock", "broker"), ("supervisor.sock", "all")])
     def test_what_was_swept_away_is_put_back_once(
-        self, fleet: _Fleet, upkeep: Upkeep, gone: str, asked: str
+        self, fleet: _Fleet, upkeep: SocketUpkeep, gone: str, asked: str
     ) -> None:
         (fleet.plan.private_dir / gone).unlink()
         upkeep()
         upkeep()
         assert fleet.asked == [asked]
 
-    def test_the_directory_itself_may_be_gone(self, fleet: _Fleet, upkeep: Upkeep) -> None:
+    def test_the_directory_itself_may_be_gone(self, fleet: _Fleet, upkeep: SocketUpkeep) -> None:
         shutil.rmtree(fleet.plan.private_dir)
         upkeep()
         assert fleet.asked == ["all"]
         assert fleet.plan.private_dir.stat().st_mode & 0o777 == 0o700
 
     def test_files_are_touched_each_hour_because_cleaners_judge_by_age(
-        self, fleet: _Fleet, upkeep: Upkeep, monkeypatch: pytest.MonkeyPatch
+        self, fleet: _Fleet, upkeep: SocketUpkeep, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         place = fleet.plan.private_dir
         for path in (place, *place.iterdir()):

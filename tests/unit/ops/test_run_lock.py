@@ -15,7 +15,7 @@ import pytest
 from dppo_redis.errors import ConfigurationError, StoppedError
 from dppo_redis.service.shutdown import StopRequest
 from ops.fleet import run_lock
-from ops.fleet.run_lock import Holder, Life, Process, read_holder, sign, take
+from ops.fleet.run_lock import HolderLiveness, LockHolder, Process, read_holder, sign, take
 
 OWN = Process.of(os.getpid())
 GONE = Process(OWN.pid, "1")  # its number belongs to another process by now
@@ -29,16 +29,16 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def holder(command: Process, fleet: Process | None = None, host: str | None = None) -> Holder:
-    return Holder("run", host or socket.gethostname(), command, fleet)
+def holder(command: Process, fleet: Process | None = None, host: str | None = None) -> LockHolder:
+    return LockHolder("run", host or socket.gethostname(), command, fleet)
 
 
 class TestLife:
     def test_a_number_that_another_process_has_by_now_is_not_the_holder(self) -> None:
-        assert holder(OWN).life() is Life.COMMAND
-        assert holder(GONE).life() is Life.NONE
-        assert holder(GONE, fleet=OWN).life() is Life.FLEET
-        assert holder(OWN, host="elsewhere").life() is Life.UNKNOWN
+        assert holder(OWN).life() is HolderLiveness.COMMAND
+        assert holder(GONE).life() is HolderLiveness.NONE
+        assert holder(GONE, fleet=OWN).life() is HolderLiveness.FLEET
+        assert holder(OWN, host="elsewhere").life() is HolderLiveness.UNKNOWN
 
     def test_a_zombie_is_gone(self, sleeper: subprocess.Popen[bytes]) -> None:
         process = Process.of(sleeper.pid)
@@ -52,11 +52,11 @@ class TestTaking:
     def test_the_lock_says_who_holds_it(self, tmp_path: Path) -> None:
         lock = take(tmp_path / "lock", StopRequest())
         sign(lock, "mine", fleet_pid=os.getppid())
-        assert read_holder(tmp_path / "lock") == Holder(
+        assert read_holder(tmp_path / "lock") == LockHolder(
             "mine", socket.gethostname(), OWN, Process.of(os.getppid())
         )
         sign(lock, "mine")
-        assert read_holder(tmp_path / "lock") == Holder("mine", socket.gethostname(), OWN, None)
+        assert read_holder(tmp_path / "lock") == LockHolder("mine", socket.gethostname(), OWN, None)
         os.close(lock)
 
     @pytest.mark.parametrize("text", ["", "{", "[]", '{"run": "a"}'])

@@ -18,7 +18,7 @@ from ops.screens.tables import make_console, progress_of_first_rollouts
 from ops.serial import make_serial
 from ops.serial_sampling import Sampling, make_sampling
 from tests.factories import describe, make_config, make_policy, spaces_of
-from workers.failures import MOST_FAILURES, MOST_REFUSED, Trouble
+from workers.failures import MOST_FAILURES, MOST_REFUSED, FailureCount
 
 POLICY_STEPS = 10
 
@@ -48,7 +48,7 @@ def test_a_rollout_with_a_number_that_is_not_finite_is_dropped_and_counted(
     with caplog.at_level(logging.ERROR, "dppo"):
         sampling, steps = sampling_of(fault, at=POLICY_STEPS + 3)
     assert steps == [2 * POLICY_STEPS] * 3
-    assert sampling.trouble.refused == 1
+    assert sampling.failure_count.refused == 1
     assert "nonfinite" in caplog.text
 
 
@@ -58,7 +58,7 @@ def test_a_rollout_with_a_category_outside_its_space_is_dropped_and_counted(
 ) -> None:
     with caplog.at_level(logging.ERROR, "dppo"):
         sampling, _ = sampling_of("OutsideOnce", at=POLICY_STEPS + 3, category=category)
-    assert sampling.trouble.refused == 1
+    assert sampling.failure_count.refused == 1
     assert "observation: observations observation outside its space" in caplog.text
 
 
@@ -68,7 +68,7 @@ def test_environments_that_raise_are_built_anew_and_the_traceback_is_shown(
     with caplog.at_level(logging.ERROR, "dppo"):
         sampling, steps = sampling_of("RaisesInStep", at=3 * POLICY_STEPS - 1)
     assert steps == [2 * POLICY_STEPS] * 3
-    assert sampling.trouble.failures == 0
+    assert sampling.failure_count.failures == 0
     assert caplog.text.count("simulator lost its licence") >= 1
     assert "faults.py" in caplog.text
 
@@ -162,7 +162,7 @@ def test_building_that_fails_at_first_is_waited_for(tmp_path: Path, caplog: pyte
     with caplog.at_level(logging.INFO, "dppo"):
         assert sum(rollout.steps for rollout in sampling.collect(policy, StopRequest())) == 8
     assert caplog.text.count("Traceback") == 1
-    assert sampling.trouble.failures == 0, "nothing that was built has failed"
+    assert sampling.failure_count.failures == 0, "nothing that was built has failed"
     sampling.close()
 
 
@@ -176,27 +176,27 @@ def test_building_that_only_fails_is_given_up_in_time(tmp_path: Path) -> None:
 
 
 def test_environments_that_only_fail_are_given_up_after_growing_pauses() -> None:
-    trouble, error = Trouble(), EnvironmentBrokenError("step raised ValueError: no licence")
+    failure_count, error = FailureCount(), EnvironmentBrokenError("step raised ValueError: no licence")
     pauses = []
     for _ in range(MOST_FAILURES - 1):
-        trouble.broke(error)
-        pauses.append(trouble.pause_s(error))
+        failure_count.broke(error)
+        pauses.append(failure_count.pause_s(error))
     assert pauses == sorted(set(pauses))
-    trouble.broke(error)
+    failure_count.broke(error)
     with pytest.raises(EnvironmentBrokenError, match="5 times in a row: step raised ValueError: no licence"):
-        trouble.pause_s(error)
+        failure_count.pause_s(error)
 
 
 def test_rollouts_that_can_never_be_used_end_it_but_not_as_many_with_good_ones_between() -> None:
-    trouble, error = Trouble(), WireError("nonfinite", "rewards")
+    failure_count, error = FailureCount(), WireError("nonfinite", "rewards")
     for _ in range(MOST_REFUSED - 1):
-        trouble.refuse(error)
-    trouble.used()
+        failure_count.refuse(error)
+    failure_count.used()
     for _ in range(MOST_REFUSED - 1):
-        trouble.refuse(error)
+        failure_count.refuse(error)
     with pytest.raises(EnvironmentBrokenError, match=r"10 rollouts in a row could not be used.*rewards"):
-        trouble.refuse(error)
-    assert trouble.refused == 2 * MOST_REFUSED - 1
+        failure_count.refuse(error)
+    assert failure_count.refused == 2 * MOST_REFUSED - 1
 
 
 @pytest.mark.parametrize(("lock_step", "wanted"), [(False, 2), (True, 4)])

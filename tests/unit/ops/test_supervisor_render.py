@@ -111,11 +111,11 @@ class TestActors:
 
 @pytest.mark.parametrize("place", PLACES)
 def test_each_service_is_told_a_history_file_of_its_own(tmp_path: Path, place: str) -> None:
-    plan = replace(make_plan(tmp_path, broker=None), history=tmp_path / place)
+    plan = replace(make_plan(tmp_path, broker=None), event_log=tmp_path / place)
     files = {}
     for name, process in programs(plan).items():
         words = command(process)
-        files[name] = words[words.index("--history") + 1]
+        files[name] = words[words.index("--event-log") + 1]
     assert files == {name: str(tmp_path / place / f"{name}.jsonl") for name in files}
     assert len(files) == 4
 

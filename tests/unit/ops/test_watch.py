@@ -7,32 +7,32 @@ import pytest
 from dppo_redis.errors import ExitStatus
 from dppo_redis.protocol.reports import ActorReport
 from ops.fleet.supervisor import ProcessState
-from ops.screens.watch import Losses, Restarts, RunFailedError
+from ops.screens.watch import CrashLoopDetector, Losses, RunFailedError
 
 
 def process(pid: int) -> ProcessState:
     return ProcessState("actor_000", "RUNNING", 0, pid, Path("actor.log"))
 
 
-def starts_until_given_up(restarts: Restarts, update: int) -> int:
+def starts_until_given_up(restarts: CrashLoopDetector, update: int) -> int:
     return next(n for n in range(1, 100) if restarts.is_looping(process(pid=n), update))
 
 
 def test_before_the_first_update_a_few_starts_in_vain_are_enough() -> None:
-    assert starts_until_given_up(Restarts(), update=0) == 4
+    assert starts_until_given_up(CrashLoopDetector(), update=0) == 4
 
 
 def test_a_run_that_has_trained_is_given_more_patience() -> None:
-    assert starts_until_given_up(Restarts(), update=7) == 11
+    assert starts_until_given_up(CrashLoopDetector(), update=7) == 11
 
 
 def test_a_process_that_goes_on_running_counts_once() -> None:
-    restarts = Restarts()
+    restarts = CrashLoopDetector()
     assert not any(restarts.is_looping(process(pid=1), update=0) for _ in range(100))
 
 
 def test_progress_forgives_every_start() -> None:
-    restarts = Restarts()
+    restarts = CrashLoopDetector()
     assert not any(restarts.is_looping(process(pid=n), update=n) for n in range(1, 100))
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dppo_redis.protocol.ledger import Balance, Books, Ledger, Outcome, Settlement
+from dppo_redis.protocol.ledger import Books, Ledger, LedgerBalance, Outcome, Settlement
 
 
 def make_books(*, last_entries_added: int = 0, **counts: int) -> Books:
@@ -199,7 +199,7 @@ def histories(*actions: str) -> st.SearchStrategy[list[tuple[str, int]]]:
     return st.lists(st.tuples(st.sampled_from(actions), st.integers(1, 9)), max_size=40)
 
 
-def play(actions: list[tuple[str, int]]) -> tuple[Stream, Balance]:
+def play(actions: list[tuple[str, int]]) -> tuple[Stream, LedgerBalance]:
     """The stream after all of it, and what a second look finds."""
     stream = Stream()
     for action, count in actions:

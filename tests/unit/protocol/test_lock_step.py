@@ -10,10 +10,10 @@ from dppo_redis.protocol.lock_step import LockStep, lock_step_of
 from dppo_redis.protocol.rollout import RolloutHeader
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.protocol.weights import Weights
-from dppo_redis.store.rollout_stream import Situation
+from dppo_redis.store.rollout_stream import RunSnapshot
 from learner.intake.batch_rule import ElasticBatch, LockStepBatch
 from tests.factories import make_config, make_description, make_header, make_model, make_spec, make_weights
-from workers.sampling_rule import InLockStep
+from workers.sampling_rule import LockStepSampling
 
 A, B = "a" * 16, "b" * 16
 SPEC = make_spec()
@@ -112,17 +112,17 @@ def weights(update: int, version: int, *, seed: int = 0, epoch: int = 1) -> Weig
     return make_weights(SPEC, make_model(SPEC, seed), update=update, version=version, epoch=epoch)
 
 
-def shown(of: Weights | None) -> Situation:
-    return Situation(backlog=10**6, weights=None if of is None else of.id, state="run", backlog_high=1)
+def shown(of: Weights | None) -> RunSnapshot:
+    return RunSnapshot(backlog=10**6, weights=None if of is None else of.id, state="run", backlog_high=1)
 
 
 @pytest.fixture
-def turn() -> InLockStep:
+def turn() -> LockStepSampling:
     """Two rollouts of each weights, segments of ten updates."""
-    return InLockStep(LockStep(actors=1, rollouts=2, segment_updates=10))
+    return LockStepSampling(LockStep(actors=1, rollouts=2, segment_updates=10))
 
 
-def give(turn: InLockStep, of: Weights, rollouts: int = 2) -> None:
+def give(turn: LockStepSampling, of: Weights, rollouts: int = 2) -> None:
     """Answer these weights with so many rollouts."""
     assert turn.take_up(of) == []
     if turn.starts_anew():
@@ -133,7 +133,7 @@ def give(turn: InLockStep, of: Weights, rollouts: int = 2) -> None:
 
 class TestTurn:
     def test_it_starts_when_there_are_weights_and_until_it_has_given_what_is_planned(
-        self, turn: InLockStep
+        self, turn: LockStepSampling
     ) -> None:
         first, second = weights(0, 1), weights(1, 2)
         assert not turn.may_start(shown(None))
@@ -149,7 +149,7 @@ class TestTurn:
         assert turn.is_due()
 
     def test_weights_that_come_again_get_the_same_rollouts_under_their_new_name(
-        self, turn: InLockStep
+        self, turn: LockStepSampling
     ) -> None:
         give(turn, weights(0, 1))
         again = turn.take_up(weights(0, 5, epoch=2))
@@ -161,26 +161,28 @@ class TestTurn:
         assert turn.take_up(weights(0, 5, epoch=2)) == []
 
     def test_other_weights_of_the_same_update_get_other_rollouts_of_other_environments(
-        self, turn: InLockStep
+        self, turn: LockStepSampling
     ) -> None:
         give(turn, weights(3, 4))
         assert turn.take_up(weights(3, 5, seed=1)) == []
         assert turn.is_due()
         assert turn.starts_anew()
 
-    def test_the_update_names_the_seeds_and_breakages_in_a_row_change_them(self, turn: InLockStep) -> None:
+    def test_the_update_names_the_seeds_and_breakages_in_a_row_change_them(
+        self, turn: LockStepSampling
+    ) -> None:
         turn.take_up(weights(20, 21))
         assert turn.build(failures=0) == (21, 0)
         assert turn.build(failures=1) == (21, 1)
 
     def test_environments_that_missed_a_part_of_the_last_update_are_built_anew(
-        self, turn: InLockStep
+        self, turn: LockStepSampling
     ) -> None:
         give(turn, weights(0, 1), rollouts=1)
         turn.take_up(weights(1, 2))
         assert turn.starts_anew()
 
-    def test_a_new_start_is_made_once(self, turn: InLockStep) -> None:
+    def test_a_new_start_is_made_once(self, turn: LockStepSampling) -> None:
         """Also where the first rollout of it was not usable and nothing was sent."""
         turn.take_up(weights(0, 1))
         turn.build(failures=0)

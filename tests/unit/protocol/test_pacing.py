@@ -20,7 +20,7 @@ from dppo_redis.protocol.pacing import (
     backlog_high,
     batch_is_full,
     derive,
-    expected_lag,
+    expected_staleness,
     rollouts_missing,
     valve_bytes,
     valve_excess,
@@ -55,7 +55,7 @@ def test_numbers_worked_by_hand() -> None:
         gradient_steps_per_update=6 * 8,
         backlog_high=4,
         backlog_fresh=3,
-        expected_lag=1.0,
+        expected_staleness=1.0,
         rollout_bytes=1024 * 35 + 8 * 24,
         learner_bytes=300 * 2**20 + 2 * 2 * (1024 * 35 + 8 * 24) + 2048 * (3 * 16 + 4 * (4 + 4 * 128)),
         valve_bytes=64 * 2**20,
@@ -65,7 +65,7 @@ def test_numbers_worked_by_hand() -> None:
 def test_the_serial_baseline_is_one_actor_without_lag() -> None:
     numbers = derived(serial=True, actors=64, envs_per_actor=8, ppo={"batch_steps": 2048})
     assert (numbers.rollout_steps, numbers.rollouts_per_update) == (256, 1)
-    assert (numbers.update_epochs, numbers.expected_lag) == (10, 0)
+    assert (numbers.update_epochs, numbers.expected_staleness) == (10, 0)
 
 
 @pytest.mark.parametrize("serial", [False, True], ids=["fleet", "serial"])
@@ -73,7 +73,7 @@ def test_a_lock_step_run_has_the_same_numbers_in_one_process_and_as_a_fleet(seri
     """3 actors of 8 environments: rollouts of 85 steps, 2040 rows; fresh data wants the passes of serial."""
     numbers = derived(serial=serial, lock_step=True, actors=3, envs_per_actor=8, max_staleness=1)
     assert (numbers.rollout_steps, numbers.rollouts_per_update, numbers.samples_per_update) == (85, 3, 2040)
-    assert (numbers.update_epochs, numbers.expected_lag, numbers.backlog_high) == (10, 0, 3)
+    assert (numbers.update_epochs, numbers.expected_staleness, numbers.backlog_high) == (10, 0, 3)
 
 
 def test_a_run_keeps_rollout_length_and_passes_whatever_goes_on_with_it() -> None:
@@ -404,7 +404,7 @@ def busy_age(actors: int, per_update: int, publish_every: int, *, fresh: bool) -
     mark = backlog_high(per_update, actors, 20, publish_every)
     mark = backlog_fresh(mark, per_update, actors) if fresh else mark
     ages = Fleet(actors, per_update, mark, 5, 40, publish_every).run(ticks=8000)[100:]
-    return sum(ages) / len(ages), expected_lag(mark, actors, per_update, publish_every)
+    return sum(ages) / len(ages), expected_staleness(mark, actors, per_update, publish_every)
 
 
 @pytest.mark.parametrize("fresh", [False, True])

@@ -293,7 +293,7 @@ def test_the_operators_page_asks_redis_only_for_fields_that_are_there(
 def described(*kinds: type[Any]) -> str:
     """Rows of a table: field, unit and meaning, from the declaration."""
     return "\n".join(
-        f"| `{column.name}` | {column.told.unit} | {meanings()[kind.__name__, column.name]} |"
+        f"| `{column.name}` | {column.unit.symbol} | {meanings()[kind.__name__, column.name]} |"
         for kind in kinds
         for column in columns(kind)
     )

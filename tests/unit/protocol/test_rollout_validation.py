@@ -189,8 +189,8 @@ def test_a_continuous_action_may_exceed_its_bounds_because_it_is_raw() -> None:
 
 @pytest.mark.parametrize("flag", ["terminated", "truncated"])
 def test_an_episode_that_ends_in_a_row_that_is_not_valid_is_refused(flag: str) -> None:
-    marks: dict[str, Any] = {flag: [(1, 0)], "invalid": [(1, 0)]}
-    rollout = make_rollout(DISCRETE, **marks)
+    last_sequence_numbers: dict[str, Any] = {flag: [(1, 0)], "invalid": [(1, 0)]}
+    rollout = make_rollout(DISCRETE, **last_sequence_numbers)
     assert refusal(rollout, DISCRETE).reason == "flags"
 
 

@@ -4,109 +4,138 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from dppo_redis.service.renewal import Answer, HolderWatch, Look, Pulse, living_holder
+from dppo_redis.service.renewal import HolderReading, HolderState, HolderWatch, RenewalTracker, living_holder
 from dppo_redis.service.shutdown import StopRequest
 
 TTL_S = 5.0
-A, B, FREE = "host-a:17", "host-b:4", Look(None, 0.0)
+A, B, FREE = "host-a:17", "host-b:4", HolderReading(None, 0.0)
 
 
-def answers(watch: HolderWatch, looks: Iterable[tuple[float, Look]]) -> list[Answer]:
+def answers(watch: HolderWatch, looks: Iterable[tuple[float, HolderReading]]) -> list[HolderState]:
     return [watch.judge(look, now) for now, look in looks]
 
 
 class TestHolderWatch:
     def test_more_time_left_than_before_is_a_renewal(self) -> None:
-        looks = [(0.0, Look(A, 4.8)), (0.2, Look(A, 4.6)), (0.4, Look(A, 4.7))]
-        assert answers(HolderWatch(), looks) == [Answer.UNKNOWN, Answer.UNKNOWN, Answer.RENEWED]
+        looks = [(0.0, HolderReading(A, 4.8)), (0.2, HolderReading(A, 4.6)), (0.4, HolderReading(A, 4.7))]
+        assert answers(HolderWatch(), looks) == [
+            HolderState.UNKNOWN,
+            HolderState.UNKNOWN,
+            HolderState.RENEWED,
+        ]
 
     def test_less_and_less_time_left_is_none(self) -> None:
-        looks = [(0.2 * i, Look(A, 5.0 - 0.2 * i)) for i in range(20)]
-        assert set(answers(HolderWatch(), looks)) == {Answer.UNKNOWN}
+        looks = [(0.2 * i, HolderReading(A, 5.0 - 0.2 * i)) for i in range(20)]
+        assert set(answers(HolderWatch(), looks)) == {HolderState.UNKNOWN}
 
     def test_one_that_never_runs_out_is_not_renewed(self) -> None:
-        looks = [(0.2 * i, Look(A, 0.0)) for i in range(20)]
-        assert set(answers(HolderWatch(), looks)) == {Answer.UNKNOWN}
+        looks = [(0.2 * i, HolderReading(A, 0.0)) for i in range(20)]
+        assert set(answers(HolderWatch(), looks)) == {HolderState.UNKNOWN}
 
     def test_a_new_beat_is_a_renewal(self) -> None:
-        looks = [(0.0, Look(A, beat=1)), (0.2, Look(A, beat=1)), (0.4, Look(A, beat=2))]
-        assert answers(HolderWatch(), looks) == [Answer.UNKNOWN, Answer.UNKNOWN, Answer.RENEWED]
+        looks = [
+            (0.0, HolderReading(A, beat=1)),
+            (0.2, HolderReading(A, beat=1)),
+            (0.4, HolderReading(A, beat=2)),
+        ]
+        assert answers(HolderWatch(), looks) == [
+            HolderState.UNKNOWN,
+            HolderState.UNKNOWN,
+            HolderState.RENEWED,
+        ]
 
     def test_what_is_held_for_a_second_longer_than_its_time_to_live_was_renewed(self) -> None:
         watch = HolderWatch(TTL_S)
-        looks = [(now, Look(A)) for now in (0.0, TTL_S, TTL_S + 1, TTL_S + 1.1)]
-        assert answers(watch, looks) == [Answer.UNKNOWN, Answer.UNKNOWN, Answer.UNKNOWN, Answer.RENEWED]
+        looks = [(now, HolderReading(A)) for now in (0.0, TTL_S, TTL_S + 1, TTL_S + 1.1)]
+        assert answers(watch, looks) == [
+            HolderState.UNKNOWN,
+            HolderState.UNKNOWN,
+            HolderState.UNKNOWN,
+            HolderState.RENEWED,
+        ]
 
     def test_one_whose_beat_stands_still_has_ended_however_much_time_it_has_left(
         self,
     ) -> None:
         watch = HolderWatch(TTL_S)
-        looks = [(now, Look(A, 300.0, beat="7")) for now in (0.0, TTL_S, TTL_S + 1, TTL_S + 1.1)]
-        assert answers(watch, looks) == [Answer.UNKNOWN, Answer.UNKNOWN, Answer.UNKNOWN, Answer.ENDED]
+        looks = [(now, HolderReading(A, 300.0, beat="7")) for now in (0.0, TTL_S, TTL_S + 1, TTL_S + 1.1)]
+        assert answers(watch, looks) == [
+            HolderState.UNKNOWN,
+            HolderState.UNKNOWN,
+            HolderState.UNKNOWN,
+            HolderState.ENDED,
+        ]
 
     def test_a_clock_that_is_set_back_renews_nothing(self) -> None:
-        looks = [(0.0, Look(A, 4.8, beat="7")), (0.2, Look(A, 304.6, beat="7"))]
-        assert answers(HolderWatch(), looks) == [Answer.UNKNOWN, Answer.UNKNOWN]
+        looks = [(0.0, HolderReading(A, 4.8, beat="7")), (0.2, HolderReading(A, 304.6, beat="7"))]
+        assert answers(HolderWatch(), looks) == [HolderState.UNKNOWN, HolderState.UNKNOWN]
 
     def test_one_that_renewed_and_then_stood_still_has_ended(self) -> None:
         watch = HolderWatch(TTL_S)
-        looks = [(0.0, Look(A, beat="1")), (4.0, Look(A, beat="2")), (10.1, Look(A, beat="2"))]
-        assert answers(watch, looks) == [Answer.UNKNOWN, Answer.RENEWED, Answer.ENDED]
+        looks = [
+            (0.0, HolderReading(A, beat="1")),
+            (4.0, HolderReading(A, beat="2")),
+            (10.1, HolderReading(A, beat="2")),
+        ]
+        assert answers(watch, looks) == [HolderState.UNKNOWN, HolderState.RENEWED, HolderState.ENDED]
 
     def test_a_holder_with_an_empty_name_holds_it_all_the_same(self) -> None:
-        assert answers(HolderWatch(TTL_S), [(0.0, Look("")), (7.0, Look(""))])[-1] is Answer.RENEWED
+        assert (
+            answers(HolderWatch(TTL_S), [(0.0, HolderReading("")), (7.0, HolderReading(""))])[-1]
+            is HolderState.RENEWED
+        )
 
     def test_a_dead_holder_has_ended_unless_it_renewed_while_we_looked(self) -> None:
-        assert HolderWatch().judge(Look(A, beat=1, is_dead=True), 0.0) is Answer.ENDED
-        looks = [(0.0, Look(A, beat=1)), (0.2, Look(A, beat=2, is_dead=True))]
-        assert answers(HolderWatch(), looks)[-1] is Answer.RENEWED
+        assert HolderWatch().judge(HolderReading(A, beat=1, is_dead=True), 0.0) is HolderState.ENDED
+        looks = [(0.0, HolderReading(A, beat=1)), (0.2, HolderReading(A, beat=2, is_dead=True))]
+        assert answers(HolderWatch(), looks)[-1] is HolderState.RENEWED
 
     def test_a_lease_that_vanishes_before_its_time_may_come_back(self) -> None:
         watch = HolderWatch(vacant_looks=3)
         gone = [(0.2 * i, FREE) for i in (1, 2)]
-        assert set(answers(watch, [(0.0, Look(A, 4.0)), *gone])) == {Answer.UNKNOWN}
-        assert watch.judge(Look(A, 4.9), 0.6) is Answer.RENEWED
+        assert set(answers(watch, [(0.0, HolderReading(A, 4.0)), *gone])) == {HolderState.UNKNOWN}
+        assert watch.judge(HolderReading(A, 4.9), 0.6) is HolderState.RENEWED
         again = [(0.6 + 0.2 * i, FREE) for i in (1, 2, 3)]
-        assert answers(watch, again) == [Answer.UNKNOWN, Answer.UNKNOWN, Answer.ENDED]
+        assert answers(watch, again) == [HolderState.UNKNOWN, HolderState.UNKNOWN, HolderState.ENDED]
 
     def test_one_whose_time_is_up_has_ended_at_the_first_look_without_a_holder(self) -> None:
         watch = HolderWatch(vacant_looks=15)
-        watch.judge(Look(A, 0.3), 0.0)
-        assert watch.judge(FREE, 0.2) is Answer.UNKNOWN
-        assert watch.judge(FREE, 0.4) is Answer.ENDED
+        watch.judge(HolderReading(A, 0.3), 0.0)
+        assert watch.judge(FREE, 0.2) is HolderState.UNKNOWN
+        assert watch.judge(FREE, 0.4) is HolderState.ENDED
 
     def test_a_lease_that_went_during_the_look_does_not_say_when_it_runs_out(self) -> None:
         watch = HolderWatch(vacant_looks=15)
-        looks = [(0.0, Look(A, 4.0)), (0.2, Look(A, 0.0)), (0.4, FREE)]
-        assert answers(watch, looks)[-1] is Answer.UNKNOWN
+        looks = [(0.0, HolderReading(A, 4.0)), (0.2, HolderReading(A, 0.0)), (0.4, FREE)]
+        assert answers(watch, looks)[-1] is HolderState.UNKNOWN
 
 
 class TestPulse:
     def test_who_beats_is_not_silent_and_who_stands_still_is(self) -> None:
-        pulse = Pulse(TTL_S)
-        assert pulse.silent({1: "a", 2: "a"}, 0.0) == set()
-        assert pulse.silent({1: "b", 2: "a"}, TTL_S + 0.9) == set()
-        assert pulse.silent({1: "b", 2: "a"}, TTL_S + 1.1) == {2}
+        tracker = RenewalTracker(TTL_S)
+        assert tracker.silent({1: "a", 2: "a"}, 0.0) == set()
+        assert tracker.silent({1: "b", 2: "a"}, TTL_S + 0.9) == set()
+        assert tracker.silent({1: "b", 2: "a"}, TTL_S + 1.1) == {2}
 
     def test_who_was_away_begins_anew(self) -> None:
-        pulse = Pulse(TTL_S)
-        pulse.silent({1: "a"}, 0.0)
-        pulse.silent({}, 3.0)
-        assert pulse.silent({1: "a"}, TTL_S + 2) == set()
+        tracker = RenewalTracker(TTL_S)
+        tracker.silent({1: "a"}, 0.0)
+        tracker.silent({}, 3.0)
+        assert tracker.silent({1: "a"}, TTL_S + 2) == set()
 
 
 class TestLivingHolder:
     @pytest.mark.parametrize(
         ("looks", "free", "changes_hands"),
         [
-            ([FREE, Look(B, 5.0)], None, None),
-            ([Look(A, 4.0), Look(A, 4.8)], A, A),
-            ([Look(A, 0.1), FREE, Look(B, 5.0)], None, B),
+            ([FREE, HolderReading(B, 5.0)], None, None),
+            ([HolderReading(A, 4.0), HolderReading(A, 4.8)], A, A),
+            ([HolderReading(A, 0.1), FREE, HolderReading(B, 5.0)], None, B),
         ],
         ids=["free at first", "renewed", "taken by another"],
     )
     def test_who_lives(
-        self, stop: StopRequest, looks: list[Look], free: str | None, changes_hands: str | None
+        self, stop: StopRequest, looks: list[HolderReading], free: str | None, changes_hands: str | None
     ) -> None:
         one, two = iter(looks), iter(looks)
         assert living_holder(lambda: next(one), 60, stop) == free
@@ -114,13 +143,13 @@ class TestLivingHolder:
 
     def test_the_looking_ends_after_its_time(self, stop: StopRequest) -> None:
         left = falling()
-        assert living_holder(lambda: Look(A, next(left)), 0.3, stop) is None
+        assert living_holder(lambda: HolderReading(A, next(left)), 0.3, stop) is None
         assert next(left) < 99, "it looked once"
 
     def test_the_looking_ends_when_a_stop_is_asked_for(self, stop: StopRequest) -> None:
         left = falling()
         stop.request()
-        assert living_holder(lambda: Look(A, next(left)), 60, stop) is None
+        assert living_holder(lambda: HolderReading(A, next(left)), 60, stop) is None
         assert next(left) == 99, "it went on looking"
 
 

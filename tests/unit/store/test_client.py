@@ -11,7 +11,7 @@ from dppo_redis.errors import ConfigurationError, UnavailableError
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import (
     SOCKET_TIMEOUT_S,
-    Patience,
+    RetryLoop,
     TransientError,
     backoff,
     classify,
@@ -119,7 +119,7 @@ class TestPatience:
                 raise error
             return "done"
 
-        assert Patience(StopRequest()).call("try", attempt) == "done"
+        assert RetryLoop(StopRequest()).call("try", attempt) == "done"
 
     def test_what_needs_a_human_is_not_repeated(self) -> None:
         attempts = []
@@ -129,7 +129,7 @@ class TestPatience:
             raise exceptions.NoPermissionError("this user has no permissions to run the 'xadd' command")
 
         with pytest.raises(ConfigurationError, match="xadd"):
-            Patience(StopRequest()).call("try", attempt)
+            RetryLoop(StopRequest()).call("try", attempt)
         assert len(attempts) == 1
 
     def test_a_deadline_already_past_allows_one_attempt(self) -> None:
@@ -137,7 +137,7 @@ class TestPatience:
             raise redis.TimeoutError("no")
 
         with pytest.raises(UnavailableError, match="cannot try"):
-            Patience(StopRequest(), deadline_s=0.0).call("try", attempt)
+            RetryLoop(StopRequest(), deadline_s=0.0).call("try", attempt)
 
     def test_pauses_grow_to_a_second_and_differ_between_processes(self) -> None:
         one, other = backoff(), backoff()

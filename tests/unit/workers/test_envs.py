@@ -17,19 +17,19 @@ from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.spaces.observations import Array, ObservationSpec
 from tests import factories
 from tests.factories import TERMINATING, TRUNCATING, discrete, make_environments, source
-from workers.envs import Environments, Step
+from workers.envs import Environments, VectorStep
 
 MODES = list(AutoresetMode)
 ROOT = Path(__file__).parents[3]
 IDLE = np.zeros(2, np.int64)
 
 
-def played(environments: Environments, steps: int) -> list[Step]:
+def played(environments: Environments, steps: int) -> list[VectorStep]:
     environments.reset()
     return [environments.step(IDLE) for _ in range(steps)]
 
 
-def finals(step: Step) -> list[list[float]]:
+def finals(step: VectorStep) -> list[list[float]]:
     assert step.final_observations is not None
     result: list[list[float]] = step.final_observations.tolist()
     return result

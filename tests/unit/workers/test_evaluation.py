@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dppo_redis.artefacts.best_policy import keep_best
-from dppo_redis.environments.assigned import AssignedEpisodes
+from dppo_redis.environments.assigned_episodes import AssignedEpisodes
 from dppo_redis.errors import EnvironmentBrokenError, StoppedError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.reports import Evaluation
@@ -18,7 +18,7 @@ from dppo_redis.service.shutdown import StopRequest
 from ops.commands.evaluate import EvaluateOptions, play
 from ops.fleet.run_directory import RunDirectory, prepare
 from ops.policies.intervals import half_width
-from ops.policies.load_policy import load_learnt
+from ops.policies.load_policy import load_policy
 from tests.factories import (
     TERMINATING,
     describe,
@@ -30,9 +30,9 @@ from tests.factories import (
     make_spec,
     make_weights,
 )
-from workers.copies import Choice, StepCost, choose, measure
 from workers.episodes import EpisodePlayer, NoEpisodeError, evaluate
-from workers.evaluate import Ration
+from workers.evaluate import EvaluationBudget
+from workers.evaluation_copies import Choice, StepCost, choose, measure
 from workers.seeding import evaluation_seeds
 from workers.watchdog import CallClock
 
@@ -80,7 +80,7 @@ def test_every_version_is_judged_by_the_same_episodes_and_none_by_those_that_cho
         chosen = evaluate(ActingPolicy(weights, description.spec), description, StopRequest())
         keep_best(tmp_path, weights, chosen)
         options = EvaluateOptions(tmp_path, seed=3, episodes=chosen.episodes)
-        played.append(play(load_learnt(tmp_path, "best"), options, StopRequest()).return_mean)
+        played.append(play(load_policy(tmp_path, "best"), options, StopRequest()).return_mean)
         assert played[-1] != chosen.return_mean
     assert played[0] == played[1]
 
@@ -235,8 +235,8 @@ def test_a_step_that_sleeps_is_told_from_one_that_computes() -> None:
 
 
 def test_evaluations_are_rationed_by_computing_time_and_the_first_of_those_that_wait_are_not() -> None:
-    ration = Ration(interval_s=0.25, max_share=0.05)
-    assert ration.rest_s(0.001, waits=False) == 0.25
-    assert ration.rest_s(1.0, waits=False) == pytest.approx(20)
-    assert [ration.rest_s(4.0, waits=True) for _ in range(4)] == pytest.approx([0.25, 0.25, 40, 80])
-    assert Ration(0.25, max_share=0.5).rest_s(4.0, waits=False) == 8
+    budget = EvaluationBudget(interval_s=0.25, max_share=0.05)
+    assert budget.rest_s(0.001, waits=False) == 0.25
+    assert budget.rest_s(1.0, waits=False) == pytest.approx(20)
+    assert [budget.rest_s(4.0, waits=True) for _ in range(4)] == pytest.approx([0.25, 0.25, 40, 80])
+    assert EvaluationBudget(0.25, max_share=0.5).rest_s(4.0, waits=False) == 8

@@ -4,7 +4,7 @@ import pytest
 
 from dppo_redis.errors import EnvironmentBrokenError, EnvironmentNotBuiltError
 from workers import failures
-from workers.failures import MOST_FAILURES, Trouble
+from workers.failures import MOST_FAILURES, FailureCount
 
 
 class Clock:
@@ -24,12 +24,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def tries(trouble: Trouble, clock: Clock, error: EnvironmentBrokenError) -> int:
+def tries(failure_count: FailureCount, clock: Clock, error: EnvironmentBrokenError) -> int:
     """How often building fails until the process gives up; the clock goes on with its pauses."""
     for count in range(1, 1000):
-        trouble.broke(error)
+        failure_count.broke(error)
         try:
-            clock.now += trouble.pause_s(error)
+            clock.now += failure_count.pause_s(error)
         except EnvironmentBrokenError:
             return count
     raise AssertionError("it never gives up")
@@ -38,20 +38,20 @@ def tries(trouble: Trouble, clock: Clock, error: EnvironmentBrokenError) -> int:
 @pytest.mark.parametrize("retry_s", [0.0, 1.0, 30.0, 300.0])
 def test_what_cannot_be_built_is_tried_for_a_time(clock: Clock, retry_s: float) -> None:
     began, error = clock.now, EnvironmentNotBuiltError("no licence")
-    count = tries(Trouble(retry_s), clock, error)
+    count = tries(FailureCount(retry_s), clock, error)
     assert clock.now - began == pytest.approx(retry_s, abs=0.02)
     assert (count == 1) == (retry_s == 0)
 
 
 def test_what_fails_in_a_step_is_tried_for_a_number_of_times(clock: Clock) -> None:
-    assert tries(Trouble(300.0), clock, EnvironmentBrokenError("no licence")) == MOST_FAILURES
+    assert tries(FailureCount(300.0), clock, EnvironmentBrokenError("no licence")) == MOST_FAILURES
 
 
 def test_success_begins_the_time_anew(clock: Clock) -> None:
-    trouble, error = Trouble(30.0), EnvironmentNotBuiltError("no licence")
-    trouble.broke(error)
+    failure_count, error = FailureCount(30.0), EnvironmentNotBuiltError("no licence")
+    failure_count.broke(error)
     clock.now += 29.0
-    trouble.sampled()
+    failure_count.sampled()
     clock.now += 29.0
-    trouble.broke(error)
-    assert trouble.pause_s(error) > 0
+    failure_count.broke(error)
+    assert failure_count.pause_s(error) > 0

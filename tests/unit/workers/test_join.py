@@ -10,7 +10,7 @@ from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.reports import ActorReport
 from dppo_redis.protocol.spec import RunDescription
-from dppo_redis.service.deaths import MOST_DEATHS, Deaths, GivesUpError
+from dppo_redis.service.service_deaths import MOST_DEATHS, Deaths, TooManyDeathsError
 from dppo_redis.service.shutdown import StopRequest
 from tests.factories import describe
 from workers.join import check_environment_patiently, pause_after_deaths
@@ -124,6 +124,6 @@ def test_a_stop_ends_the_pause() -> None:
 
 def test_after_ten_in_a_row_it_tells_and_gives_up() -> None:
     said: list[str] = []
-    with pytest.raises(GivesUpError):
+    with pytest.raises(TooManyDeathsError):
         pause_after_deaths(Deaths(MOST_DEATHS, 20, 0, "status 70"), print, said.append, StopRequest())
     assert "status 70" in said[0]

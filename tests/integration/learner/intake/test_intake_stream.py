@@ -14,14 +14,14 @@ import pytest
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.ledger import Outcome, Settlement
 from dppo_redis.protocol.lineage import Lineage
-from dppo_redis.protocol.sequence_numbers import Marks
+from dppo_redis.protocol.sequence_numbers import LastSequenceNumbers
 from dppo_redis.protocol.spec import WIRE_SCHEMA
 from dppo_redis.protocol.wire import encode_rollout
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client
 from dppo_redis.store.keys import GROUP, RunKeys
 from dppo_redis.store.run_store import QUARANTINE_BYTES
-from learner.intake.intake import Accepted
+from learner.intake.intake import AcceptedRollout
 from learner.leadership.leadership import Leadership
 from learner.leadership.reserved_versions import ReservedVersions
 from ops.commands.quarantine import main
@@ -58,7 +58,7 @@ def reader(client: Client, keys: RunKeys, leadership: Leadership) -> Reader:
     return make_reader(client, keys, leadership)
 
 
-def settle_trained(reader: Reader, batch: list[Accepted]) -> None:
+def settle_trained(reader: Reader, batch: list[AcceptedRollout]) -> None:
     reader.leadership.bookkeeper.settle(
         [Settlement(a.entry_id, Outcome.TRAINED, steps=a.header.steps) for a in batch]
     )
@@ -347,7 +347,7 @@ def test_rollouts_in_hand_when_a_checkpoint_was_saved_are_trained_by_the_learner
     assert dead.poll() is None
     saved = dead.intake.marks_of_settled().to_dict()
     reader = make_reader(client, keys, leadership)
-    reader.intake.marks = Marks(saved)
+    reader.intake.last_sequence_numbers = LastSequenceNumbers(saved)
     assert seqs(reader.poll_until(settled=2)) == [1, 2]
 
 

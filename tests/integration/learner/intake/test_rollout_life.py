@@ -23,14 +23,14 @@ from hypothesis.stateful import (
 
 from dppo_redis.protocol.ledger import Outcome, Settlement
 from dppo_redis.protocol.lock_step import LockStep
-from dppo_redis.protocol.sequence_numbers import Marks
+from dppo_redis.protocol.sequence_numbers import LastSequenceNumbers
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client
 from dppo_redis.store.keys import GROUP, RunKeys
-from dppo_redis.store.pending import Entry
+from dppo_redis.store.pending import StreamEntry
 from dppo_redis.store.rollout_stream import RolloutConsumer
 from learner.intake.batch_rule import BatchRule, ElasticBatch, LockStepBatch
-from learner.intake.intake import Accepted, Intake
+from learner.intake.intake import AcceptedRollout, Intake
 from tests.integration.learner_side import SPEC, STEPS, add, lead, make_entry
 from tests.integration.looking import imbalance, ledger_of, pending
 
@@ -126,10 +126,10 @@ class Lives(RuleBasedStateMachine):
         self.outcomes: dict[bytes, str] = {}
         self.boots = itertools.count(1)
         self.newest: dict[int, dict[str, Any]] = {slot: self.first_of_a_boot(slot) for slot in (0, 1)}
-        self.batch: list[Accepted] = []
+        self.batch: list[AcceptedRollout] = []
         self.saved: dict[str, int] = {}
         self.has_lost_a_reply = False
-        self.begin_process(Marks())
+        self.begin_process(LastSequenceNumbers())
 
     def happens(self, entry_id: bytes, what: Happening) -> None:
         self.states[entry_id] = NEXT[self.states[entry_id], what]
@@ -137,10 +137,10 @@ class Lives(RuleBasedStateMachine):
     def first_of_a_boot(self, slot: int) -> dict[str, Any]:
         return {"actor": slot, "boot": f"{next(self.boots):016x}", "seq": 0}
 
-    def begin_process(self, marks: Marks) -> None:
+    def begin_process(self, last_sequence_numbers: LastSequenceNumbers) -> None:
         self.consumer = RolloutConsumer(self.client, self.keys, self.leadership.bookkeeper.restore_stream)
         self.intake = Intake(Watched(self), SPEC, self.settle, lambda *_: None, self.make_rule(), 4)
-        self.intake.marks = marks
+        self.intake.last_sequence_numbers = last_sequence_numbers
         self.consumer.claim_all()
 
     def settle(self, settlements: Sequence[Settlement]) -> None:
@@ -209,7 +209,7 @@ class Lives(RuleBasedStateMachine):
         for entry_id in self.states:
             self.happens(entry_id, H.ORPHANED)
         self.batch = []
-        self.begin_process(Marks(self.saved))
+        self.begin_process(LastSequenceNumbers(self.saved))
 
     @invariant()
     def what_is_in_hand_waits_for_its_batch(self) -> None:
@@ -250,7 +250,7 @@ class Watched:
         self._lives = lives
         self._consumer = lives.consumer
 
-    def read(self, count: int, block_ms: int, at_once: int) -> Iterator[Entry]:
+    def read(self, count: int, block_ms: int, at_once: int) -> Iterator[StreamEntry]:
         for entry in self._consumer.read(count, block_ms, at_once):
             self._lives.happens(entry.id, H.DELIVERED)
             before = self._lives.intake.gathered

@@ -376,10 +376,10 @@ def test_everything_is_back_after_a_restart_of_the_server(
     private_server.restart()
     with opened(private_server.url, "actor") as actor:
         keeper.tick()
-        situation = RolloutProducer(actor, keys, stop).push(make_header(), b"x")
-    assert situation is not None
-    assert situation.weights is not None
-    assert situation.weights.version > version
+        snapshot = RolloutProducer(actor, keys, stop).push(make_header(), b"x")
+    assert snapshot is not None
+    assert snapshot.weights is not None
+    assert snapshot.weights.version > version
     keeper.tick()
     assert ledger_of(private_client, keys) == {"entries_before": 1, "lost": 1, "lost:reset": 1}
     assert imbalance(private_client, keys) == 0

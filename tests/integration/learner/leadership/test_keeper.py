@@ -155,7 +155,7 @@ class TestFleet:
     def test_an_actor_whose_registration_runs_out_is_missed_and_one_that_leaves_is_not(
         self, client: Client, keys: RunKeys, stop: StopRequest, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("learner.leadership.roll_call.LATE_S", 0.0)
+        monkeypatch.setattr("learner.leadership.missing_actors.LATE_S", 0.0)
         keeper = make_keeper(client, keys, lead(client, keys, stop), pacing=self.PACING)
         registry = Registry(client, keys)
         for slot in (0, 1, 1000, 1001):

@@ -8,7 +8,7 @@ import pytest
 
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store import fenced_writes
-from dppo_redis.store.client import Client, Patience
+from dppo_redis.store.client import Client, RetryLoop
 from dppo_redis.store.fenced_writes import FencedWrites
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_store import RunStore
@@ -30,7 +30,7 @@ class TestStandby:
     ) -> None:
         leader = lead(private_client, keys, stop)
         store = RunStore(private_client, keys)
-        with in_background(lambda: stand_by(store, Patience(stop), stop), stop) as waiting:
+        with in_background(lambda: stand_by(store, RetryLoop(stop), stop), stop) as waiting:
             private_client.flushall()
             looks = commands(private_client, "get")
             wait_until(
@@ -46,7 +46,7 @@ class TestStandby:
     ) -> None:
         FencedWrites(client, keys).acquire("dead", 300_000, 0, 0)
         began = time.monotonic()
-        stand_by(RunStore(client, keys), Patience(stop), stop)
+        stand_by(RunStore(client, keys), RetryLoop(stop), stop)
         assert LEASE_TTL_S < time.monotonic() - began < LEASE_TTL_S + 4
 
     def test_a_standby_takes_over_as_soon_as_the_lease_of_a_dead_leader_has_run_out(
@@ -54,7 +54,7 @@ class TestStandby:
     ) -> None:
         FencedWrites(client, keys).acquire("dead", 1000, 0, 0)
         began = time.monotonic()
-        stand_by(RunStore(client, keys), Patience(stop), stop)
+        stand_by(RunStore(client, keys), RetryLoop(stop), stop)
         assert 0.9 < time.monotonic() - began < 3, "as long as for a lease that was wiped"
 
 

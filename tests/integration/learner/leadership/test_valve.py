@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dppo_redis.errors import FencedError
-from dppo_redis.service.event_log import History
+from dppo_redis.service.event_log import EventLog
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client, TransientError
 from dppo_redis.store.fenced_writes import FencedWrites
@@ -101,7 +101,7 @@ def test_a_drop_whose_reply_was_lost_is_counted_once_as_what_it_was(
 ) -> None:
     add(client, keys, *[make_entry(seq=seq) for seq in range(1, 6)])
     leadership.bookkeeper.audit()
-    leadership.fence.history = History(tmp_path / "learner.jsonl")
+    leadership.fence.event_log = EventLog(tmp_path / "learner.jsonl")
     trim = leadership.fence.writes.trim
 
     def unanswered(epoch: int, count: int) -> int:

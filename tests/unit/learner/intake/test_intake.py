@@ -9,13 +9,13 @@ import pytest
 from dppo_redis.errors import WireError
 from dppo_redis.protocol.ledger import Outcome, Settlement
 from dppo_redis.protocol.lineage import Lineage
-from dppo_redis.protocol.sequence_numbers import Marks
+from dppo_redis.protocol.sequence_numbers import LastSequenceNumbers
 from dppo_redis.protocol.wire import checksum, encode_rollout
 from dppo_redis.store.client import TransientError
-from dppo_redis.store.rollout_stream import Entry
+from dppo_redis.store.rollout_stream import StreamEntry
 from learner.intake.batch_rule import ElasticBatch
 from learner.intake.drops import DropsByActor
-from learner.intake.intake import BLOCK_MS, Accepted, Intake
+from learner.intake.intake import BLOCK_MS, AcceptedRollout, Intake
 from tests.factories import make_header, make_rollout, make_spec
 
 SPEC = make_spec()
@@ -23,24 +23,24 @@ STEPS = 8
 LINEAGE = Lineage(((1, 0),))
 
 
-def make_entry(number: int = 1, *, count: int = 2, **header: Any) -> Entry:
+def make_entry(number: int = 1, *, count: int = 2, **header: Any) -> StreamEntry:
     """Entry `number`; its rollout has `count` environments, 4 rows each."""
     rollout = make_rollout(SPEC, count=count)
     payload = encode_rollout(rollout)
     known = {"seq": number, "steps": rollout.steps, "crc": checksum(payload), **header}
     fields = {name.encode(): str(x).encode() for name, x in asdict(make_header(SPEC, **known)).items()}
-    return Entry(f"{number}-0".encode(), {**fields, b"payload": payload})
+    return StreamEntry(f"{number}-0".encode(), {**fields, b"payload": payload})
 
 
 class Source:
     """Delivers what it is given, `count` at a time; remembers what it was asked for."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[StreamEntry]) -> None:
         self.waiting = list(entries)
         self.asked: list[int] = []
         self.at_once: list[int] = []
 
-    def read(self, count: int, block_ms: int, at_once: int) -> Iterable[Entry]:
+    def read(self, count: int, block_ms: int, at_once: int) -> Iterable[StreamEntry]:
         assert block_ms == BLOCK_MS
         self.asked.append(count)
         self.at_once.append(at_once)
@@ -55,7 +55,11 @@ class Desk:
     """An intake, its source, and what it settled and put into quarantine."""
 
     def __init__(
-        self, *entries: Entry, batch_steps: int = 2 * STEPS, max_staleness: int = 4, planned: int = STEPS
+        self,
+        *entries: StreamEntry,
+        batch_steps: int = 2 * STEPS,
+        max_staleness: int = 4,
+        planned: int = STEPS,
     ) -> None:
         self.source = Source(entries)
         self.settled: list[Settlement] = []
@@ -69,11 +73,11 @@ class Desk:
             max_staleness,
         )
 
-    def _quarantine(self, entry: Entry, error: WireError) -> None:
+    def _quarantine(self, entry: StreamEntry, error: WireError) -> None:
         del entry
         self.refused.append(error.reason)
 
-    def poll(self, update: int = 0) -> list[Accepted] | None:
+    def poll(self, update: int = 0) -> list[AcceptedRollout] | None:
         return self.intake.poll(update, lambda: LINEAGE)
 
 
@@ -127,7 +131,7 @@ class TestReadingBounds:
     def test_large_rollouts_are_read_a_few_megabytes_at_a_time(self) -> None:
         """Those that are dropped, too: a learner may return to a backlog of them."""
         fields = {**make_entry(1).fields, b"payload": bytes(2**24 - 2**10)}
-        desk = Desk(Entry(b"1-0", fields), batch_steps=10_000 * STEPS)
+        desk = Desk(StreamEntry(b"1-0", fields), batch_steps=10_000 * STEPS)
         desk.poll()
         desk.poll()
         assert desk.source.asked[1] == 4
@@ -136,7 +140,7 @@ class TestReadingBounds:
     @pytest.mark.parametrize(("payload", "at_once"), [(1_000, 50), (20_000, 3), (100_000, 1)])
     def test_64_kilobytes_come_together(self, payload: int, at_once: int) -> None:
         fields = {**make_entry(1).fields, b"payload": bytes(payload)}
-        desk = Desk(Entry(b"1-0", fields), batch_steps=100 * STEPS)
+        desk = Desk(StreamEntry(b"1-0", fields), batch_steps=100 * STEPS)
         desk.poll()
         desk.poll()
         assert desk.source.at_once[1] == pytest.approx(at_once, rel=0.2)
@@ -157,12 +161,12 @@ class TestDrops:
             (make_entry(1, epoch=2), 0, (Outcome.REFUSED, "lost_lineage", STEPS)),
             (make_entry(1, crc=1), 0, (Outcome.REFUSED, "crc", 0)),
             (make_entry(1, steps=7), 0, (Outcome.REFUSED, "header", 0)),
-            (Entry(b"1-0", {}), 0, (Outcome.LOST, "", 0)),
+            (StreamEntry(b"1-0", {}), 0, (Outcome.LOST, "", 0)),
         ],
         ids=["stale", "from the future", "lost lineage", "damaged", "lying", "trimmed"],
     )
     def test_each_drop_has_its_outcome_reason_and_steps(
-        self, entry: Entry, update: int, expected: tuple[Outcome, str, int]
+        self, entry: StreamEntry, update: int, expected: tuple[Outcome, str, int]
     ) -> None:
         desk = Desk(entry)
         assert desk.poll(update) is None
@@ -171,8 +175,8 @@ class TestDrops:
     def test_they_are_counted_by_actor_and_reason_whatever_an_actor_calls_itself(self) -> None:
         nameless = {**make_entry(3).fields, b"actor": b"3\n"}
         foreign = {**make_entry(1, actor=7).fields, b"spec": b"0" * 16}
-        entries = [Entry(b"1-0", foreign), Entry(b"2-0", foreign)]
-        desk = Desk(*entries, Entry(b"3-0", nameless), make_entry(4, actor=5, update=9), batch_steps=80)
+        entries = [StreamEntry(b"1-0", foreign), StreamEntry(b"2-0", foreign)]
+        desk = Desk(*entries, StreamEntry(b"3-0", nameless), make_entry(4, actor=5, update=9), batch_steps=80)
         desk.poll()
         expected = (
             "actor 7: 2 refused:spec, actor unknown: 1 refused:header, actor 5: 1 refused:from_the_future"
@@ -198,7 +202,7 @@ class TestDrops:
 
     def test_a_dropped_rollout_is_not_unpacked(self) -> None:
         entry = make_entry(1, update=0)
-        desk = Desk(Entry(entry.id, {**entry.fields, b"payload": b"no rollout at all"}))
+        desk = Desk(StreamEntry(entry.id, {**entry.fields, b"payload": b"no rollout at all"}))
         desk.poll(update=9)
         assert [s.outcome for s in desk.settled] == [Outcome.STALE]
         assert desk.refused == []
@@ -234,7 +238,7 @@ class TestDuplicates:
 
     def test_a_read_that_fails_half_way_forgets_nothing_that_came_before(self) -> None:
         class Failing(Source):
-            def read(self, count: int, block_ms: int, at_once: int) -> Iterator[Entry]:
+            def read(self, count: int, block_ms: int, at_once: int) -> Iterator[StreamEntry]:
                 yield from super().read(count, block_ms, at_once)
                 raise TransientError("the connection is gone")
 
@@ -265,7 +269,7 @@ class TestDuplicates:
 
     def test_marks_of_a_checkpoint_recognise_what_was_trained_before(self) -> None:
         desk = Desk(make_entry(5), make_entry(6), batch_steps=STEPS)
-        desk.intake.marks = Marks({make_header().boot: 5})
+        desk.intake.last_sequence_numbers = LastSequenceNumbers({make_header().boot: 5})
         desk.poll()
         assert [s.outcome for s in desk.settled] == [Outcome.DUPLICATE]
 
@@ -279,25 +283,25 @@ class TestMarks:
         desk.intake._rule = ElasticBatch(100 * STEPS, STEPS)
         desk.poll()  # 5 and the first of another boot: in hand
         assert desk.intake.marks_of_settled().to_dict() == {make_header().boot: 4, "c" * 16: 0}
-        assert desk.intake.marks.to_dict() == {make_header().boot: 5, "c" * 16: 1}
+        assert desk.intake.last_sequence_numbers.to_dict() == {make_header().boot: 5, "c" * 16: 1}
 
     def test_marks_survive_a_round_trip(self) -> None:
-        marks = Marks()
-        marks.take(make_header(boot="a" * 16, seq=3))
-        again = Marks(marks.to_dict())
+        last_sequence_numbers = LastSequenceNumbers()
+        last_sequence_numbers.take(make_header(boot="a" * 16, seq=3))
+        again = LastSequenceNumbers(last_sequence_numbers.to_dict())
         assert again.is_duplicate(make_header(boot="a" * 16, seq=3))
         assert not again.is_duplicate(make_header(boot="a" * 16, seq=4))
         assert not again.is_duplicate(make_header(boot="b" * 16, seq=1))
 
     def test_the_memory_of_boots_is_bounded_and_forgets_the_longest_silent_one(self) -> None:
-        marks = Marks()
+        last_sequence_numbers = LastSequenceNumbers()
         for number in range(10_000):
-            marks.take(make_header(boot=f"{number:016x}", seq=1))
-        marks.take(make_header(boot=f"{0:016x}", seq=2))
-        marks.take(make_header(boot="f" * 16, seq=1))
-        assert len(marks.to_dict()) == 10_000
-        assert marks.is_duplicate(make_header(boot=f"{0:016x}", seq=2))
-        assert not marks.is_duplicate(make_header(boot=f"{1:016x}", seq=1))
+            last_sequence_numbers.take(make_header(boot=f"{number:016x}", seq=1))
+        last_sequence_numbers.take(make_header(boot=f"{0:016x}", seq=2))
+        last_sequence_numbers.take(make_header(boot="f" * 16, seq=1))
+        assert len(last_sequence_numbers.to_dict()) == 10_000
+        assert last_sequence_numbers.is_duplicate(make_header(boot=f"{0:016x}", seq=2))
+        assert not last_sequence_numbers.is_duplicate(make_header(boot=f"{1:016x}", seq=1))
 
 
 class TestAlarm:

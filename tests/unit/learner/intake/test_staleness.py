@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dppo_redis.protocol.lineage import Lineage, VersionsUsed
+from dppo_redis.protocol.lineage import Lineage, PublishedVersions
 from learner.intake.staleness import Verdict, judge
 
 FIRST_EPOCH = Lineage().begin(epoch=1, update=0)
@@ -91,12 +91,12 @@ def test_beginning_an_epoch_leaves_the_old_lineage_as_it_was() -> None:
 
 def slow_ancestors(starts: list[tuple[int, int]], reached: int) -> set[tuple[int, int]]:
     """Live through all epochs: each begins from one update of the history and writes new ones."""
-    history: list[tuple[int, int]] = []  # (epoch, update) of each publication that led here
+    event_log: list[tuple[int, int]] = []  # (epoch, update) of each publication that led here
     for index, (epoch, start) in enumerate(starts):
-        history = [(e, u) for e, u in history if u <= start]
+        event_log = [(e, u) for e, u in event_log if u <= start]
         last = starts[index + 1][1] + 3 if index + 1 < len(starts) else reached
-        history += [(epoch, update) for update in range(start, last + 1)]
-    return set(history)
+        event_log += [(epoch, update) for update in range(start, last + 1)]
+    return set(event_log)
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=4), st.integers(0, 5))
@@ -116,7 +116,7 @@ def test_the_lineage_is_what_living_through_the_epochs_leaves(begins: list[int],
 class TestVersions:
     """Epoch 1 published versions 1 to 7, epoch 2 those from 108 on; the newest is 110."""
 
-    USED = VersionsUsed().cover(1, 1).cover(1, 7).cover(2, 108).cover(2, 110)
+    USED = PublishedVersions().cover(1, 1).cover(1, 7).cover(2, 108).cover(2, 110)
 
     @pytest.mark.parametrize(("epoch", "version"), [(1, 1), (1, 7), (1, 107), (2, 108), (2, 109), (2, 110)])
     def test_what_may_have_been_published_is_kept(self, epoch: int, version: int) -> None:
@@ -137,16 +137,16 @@ class TestVersions:
 
     def test_a_predecessor_may_have_used_all_up_to_what_the_server_held(self) -> None:
         """A learner of epoch 2 that knew of version 100 alone; the server held 130."""
-        used = VersionsUsed().cover(2, 101).beyond(130).cover(2, 131)
+        used = PublishedVersions().cover(2, 101).beyond(130).cover(2, 131)
         assert used.contains(1, 130)
         assert used.contains(2, 131)
         assert not used.contains(1, 131)
         assert not used.contains(2, 132)
 
     def test_before_the_first_publication_there_is_none(self) -> None:
-        assert not VersionsUsed().contains(1, 1)
+        assert not PublishedVersions().contains(1, 1)
 
 
-def judged(epoch: int, version: int, used: VersionsUsed) -> Verdict:
+def judged(epoch: int, version: int, used: PublishedVersions) -> Verdict:
     lineage = Lineage(((1, 0), (2, 10)))
     return judge(epoch, 10, lineage=lineage, learner_update=10, max_staleness=4, version=version, used=used)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.leadership.reserved_versions import HighestUsed, ReservedVersions
+from learner.leadership.reserved_versions import HighestReserved, ReservedVersions
 
 
 @pytest.fixture
@@ -27,10 +27,10 @@ def test_it_is_written_once_in_a_hundred_versions_and_for_each_epoch(file: Path)
         reserved.cover(epoch, version)
         found.append(ReservedVersions(file).read())
     assert list(dict.fromkeys(found)) == [
-        HighestUsed(1, 100),
-        HighestUsed(1, 200),
-        HighestUsed(1, 300),
-        HighestUsed(2, 350),
+        HighestReserved(1, 100),
+        HighestReserved(1, 200),
+        HighestReserved(1, 300),
+        HighestReserved(2, 350),
     ]
 
 
@@ -38,7 +38,7 @@ def test_a_clean_end_leaves_no_gap(file: Path) -> None:
     reserved = ReservedVersions(file)
     reserved.cover(1, 7)
     reserved.give_back(7)
-    assert ReservedVersions(file).read() == HighestUsed(1, 7)
+    assert ReservedVersions(file).read() == HighestReserved(1, 7)
 
 
 def test_a_learner_that_was_overtaken_lowers_nothing(file: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_learner_that_was_overtaken_lowers_nothing(file: Path) -> None:
     successor.cover(2, 500)
     old.give_back(7)
     old.cover(1, 200)
-    assert ReservedVersions(file).read() == HighestUsed(2, 599)
+    assert ReservedVersions(file).read() == HighestReserved(2, 599)
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"epoch": 1}', '{"epoch": "x", "version": 2}', "\xff"])
@@ -55,7 +55,7 @@ def test_a_damaged_file_is_passed_over_with_a_warning(
     file: Path, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     file.write_bytes(content.encode("latin-1"))
-    assert ReservedVersions(file).read() == HighestUsed()
+    assert ReservedVersions(file).read() == HighestReserved()
     assert "unreadable" in caplog.text
 
 
@@ -66,4 +66,4 @@ def test_a_disk_that_refuses_is_reported_and_keeps_nobody_from_publishing(
     reserved.cover(1, 1)
     assert "cannot note" in caplog.text
     reserved.give_back(1)
-    assert reserved.read() == HighestUsed()
+    assert reserved.read() == HighestReserved()

@@ -1,7 +1,7 @@
 """Who is missing, in lines for people."""
 
 from dppo_redis.protocol.reports import ActorReport
-from learner.leadership.roll_call import REMEMBERED_S, STARTING_S, RollCall
+from learner.leadership.missing_actors import REMEMBERED_S, STARTING_S, MissingActors
 
 
 def reports(**by_slot: str) -> dict[int, ActorReport]:
@@ -10,7 +10,7 @@ def reports(**by_slot: str) -> dict[int, ActorReport]:
 
 
 def test_a_host_that_is_cut_off_is_named_with_its_actors_and_when_it_was_seen() -> None:
-    call = RollCall(planned_actors=5, began=0.0)
+    call = MissingActors(planned_actors=5, began=0.0)
     call.look(reports(_0="a", _1="a", _2="a", _3="b", _4="b"), (), now=10.0)
     assert call.lines(10.0, {}) == ()
     call.look(reports(_0="a", _1="a", _2="a"), {3, 4}, now=20.0)
@@ -19,7 +19,7 @@ def test_a_host_that_is_cut_off_is_named_with_its_actors_and_when_it_was_seen() 
 
 
 def test_one_actor_of_a_living_host_is_named_with_its_last_reason() -> None:
-    call = RollCall(planned_actors=2, began=0.0)
+    call = MissingActors(planned_actors=2, began=0.0)
     dying = ActorReport(host="a", last_error="step raised ValueError: licence")
     call.look({0: ActorReport(host="a"), 1: dying}, (), now=1.0)
     call.look({0: ActorReport(host="a")}, (), now=2.0)
@@ -30,7 +30,7 @@ def test_one_actor_of_a_living_host_is_named_with_its_last_reason() -> None:
 
 
 def test_an_outsider_that_left_is_not_missed_and_one_that_vanished_is_for_ten_minutes() -> None:
-    call = RollCall(planned_actors=1, began=0.0)
+    call = MissingActors(planned_actors=1, began=0.0)
     everybody = reports(_0="a", _1000="b", _1001="c")
     call.look(everybody, (), now=0.0)
     here = reports(_0="a")
@@ -41,7 +41,7 @@ def test_an_outsider_that_left_is_not_missed_and_one_that_vanished_is_for_ten_mi
 
 
 def test_a_planned_actor_that_never_came_is_missed_after_a_while() -> None:
-    call = RollCall(planned_actors=3, began=0.0)
+    call = MissingActors(planned_actors=3, began=0.0)
     call.look(reports(_0="a"), (), now=1.0)
     assert call.lines(STARTING_S, {}) == ()
     assert call.lines(STARTING_S + 1, {"1": 7}) == (
@@ -50,7 +50,7 @@ def test_a_planned_actor_that_never_came_is_missed_after_a_while() -> None:
 
 
 def test_an_actor_that_dies_again_and_again_is_a_line_while_it_lives() -> None:
-    call = RollCall(planned_actors=1, began=0.0)
+    call = MissingActors(planned_actors=1, began=0.0)
     call.look({0: ActorReport(host="a", deaths=1, last_death="SIGSEGV")}, (), now=1.0)
     assert call.lines(1.0, {}) == ()
     call.look({0: ActorReport(host="a", deaths=4, last_death="SIGSEGV")}, (), now=2.0)
@@ -58,7 +58,7 @@ def test_an_actor_that_dies_again_and_again_is_a_line_while_it_lives() -> None:
 
 
 def test_many_lines_are_cut_short() -> None:
-    call = RollCall(planned_actors=1, began=0.0)
+    call = MissingActors(planned_actors=1, began=0.0)
     call.look(reports(_0="a") | {1000 + n: ActorReport(host=f"h{n}") for n in range(20)}, (), now=0.0)
     call.look(reports(_0="a"), set(range(1000, 1020)), now=1.0)
     lines = call.lines(10.0, {})

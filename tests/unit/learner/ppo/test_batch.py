@@ -56,8 +56,8 @@ def test_each_column_carries_the_staleness_of_its_rollout() -> None:
 def test_final_observations_worked_by_hand() -> None:
     """Row order of the batch is step before environment, across the rollouts."""
 
-    def rollout(ends: list[Row], marks: list[int]) -> Rollout:
-        finals = np.array([[mark, mark] for mark in marks], np.float32)
+    def rollout(ends: list[Row], last_sequence_numbers: list[int]) -> Rollout:
+        finals = np.array([[mark, mark] for mark in last_sequence_numbers], np.float32)
         return make_rollout(SPEC, count=2, terminated=ends, final_observations=finals)
 
     first = rollout([(0, 1), (2, 0)], [1, 20])

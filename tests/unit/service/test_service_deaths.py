@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from dppo_redis.errors import ExitStatus
-from dppo_redis.service.deaths import (
+from dppo_redis.service.service_deaths import (
     DIRECTORY_VARIABLE,
     MOST_DEATHS,
     SERVICE_VARIABLE,
     Deaths,
-    GivesUpError,
+    TooManyDeathsError,
     file_of,
     is_kept,
     read_deaths,
@@ -62,7 +62,7 @@ def test_pauses_grow_with_the_count_and_the_tenth_in_a_row_is_the_last() -> None
         deaths.check()
         pauses.append(deaths.pause_s)
     assert pauses == [0, 1, 2, 4, 8, 16, 32, 60, 60]
-    with pytest.raises(GivesUpError, match="10 times in a row, the last time with SIGSEGV") as raised:
+    with pytest.raises(TooManyDeathsError, match="10 times in a row, the last time with SIGSEGV") as raised:
         deaths.after(killed("SIGSEGV"), 8.0).check()
     assert raised.value.exit_status == ExitStatus.GAVE_UP
 

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from dppo_redis.environments.assigned import make_assigned
+from dppo_redis.environments.assigned_episodes import make_assigned
+from dppo_redis.environments.copy_number import CopyNumber
 from dppo_redis.environments.make import make_vector
-from dppo_redis.environments.numbering import CopyNumber
 from dppo_redis.environments.step_time import cores
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, StoppedError
 from dppo_redis.policy.numpy_policy import ActingPolicy
@@ -78,7 +78,7 @@ def choose(cost: StepCost, episodes: int, environments: int | None, cores: int) 
     return Choice(count, in_processes=worthwhile)
 
 
-class Copies:
+class EvaluationCopies:
     """Built when they are first needed; closed and built anew after a failure."""
 
     def __init__(self, description: RunDescription, calls: CallClock | None = None) -> None:

@@ -27,7 +27,7 @@ _PutBack = Callable[[], object]
 
 
 @contextlib.contextmanager
-def keeping_manners() -> Iterator[None]:
+def keeping_process_state() -> Iterator[None]:
     """Put back signal handlers, working directory, streams, logging, warning filters, torch's defaults.
 
     New entries of `sys.path` stay, since the user's module may need them later. So do the global random

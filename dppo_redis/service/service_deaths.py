@@ -26,7 +26,7 @@ _AS_ASKED = (ExitStatus.DONE, ExitStatus.CONFIGURATION, ExitStatus.GAVE_UP)
 _LONGEST_REASON = 300
 
 
-class GivesUpError(DppoError):
+class TooManyDeathsError(DppoError):
     """A service that keeps dying by its own fault."""
 
     exit_status = ExitStatus.GAVE_UP
@@ -70,7 +70,7 @@ class Deaths:
             GivesUpError: there were too many in a row.
         """
         if self.in_a_row >= MOST_DEATHS:
-            raise GivesUpError(
+            raise TooManyDeathsError(
                 f"ended by its own fault {self.in_a_row} times in a row, the last time with {self.last}"
             )
 

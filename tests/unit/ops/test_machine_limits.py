@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dppo_redis.errors import ConfigurationError
-from ops.fleet import limits
-from ops.fleet.limits import Needs, check_limits, needs_of
+from ops.fleet import machine_limits
+from ops.fleet.machine_limits import FleetNeeds, check_limits, needs_of
 from tests.factories import make_config
 
 
@@ -39,20 +39,20 @@ def allowed(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[int, int]]:
     monkeypatch.setattr(resource, "getrlimit", kept.__getitem__)
     monkeypatch.setattr(resource, "setrlimit", kept.__setitem__)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(limits, "_tasks_of_this_user", lambda: 30)
+    monkeypatch.setattr(machine_limits, "_tasks_of_this_user", lambda: 30)
     return kept
 
 
 class TestChecking:
     def test_a_soft_limit_is_raised_as_far_as_needed(self, allowed: dict[int, tuple[int, int]]) -> None:
-        check_limits(Needs(2000, 1020))
+        check_limits(FleetNeeds(2000, 1020))
         assert allowed == {resource.RLIMIT_NOFILE: (2000, 4096), resource.RLIMIT_NPROC: (1050, 4096)}
 
     @pytest.mark.parametrize("enough", [(1024, 4096), (resource.RLIM_INFINITY, resource.RLIM_INFINITY)])
     def test_enough_is_left_alone(self, allowed: dict[int, tuple[int, int]], enough: tuple[int, int]) -> None:
         for limit in allowed:
             allowed[limit] = enough
-        check_limits(Needs(200, 100))
+        check_limits(FleetNeeds(200, 100))
         assert set(allowed.values()) == {enough}
 
     @pytest.mark.parametrize(
@@ -68,18 +68,18 @@ class TestChecking:
         allowed[limit] = (60, 60)
         needed = "this fleet needs 200 open files in a process and 100 processes and threads"
         with pytest.raises(ConfigurationError, match=f"{needed}.*{said}"):
-            check_limits(Needs(200, 100))
+            check_limits(FleetNeeds(200, 100))
 
     def test_a_limit_of_processes_does_not_bind_root(
         self, allowed: dict[int, tuple[int, int]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         allowed[resource.RLIMIT_NPROC] = (60, 60)
         monkeypatch.setattr(os, "geteuid", lambda: 0)
-        check_limits(Needs(200, 100))
+        check_limits(FleetNeeds(200, 100))
 
 
 def test_the_processes_of_this_user_are_counted_with_their_threads() -> None:
-    before = limits._tasks_of_this_user()
+    before = machine_limits._tasks_of_this_user()
     program = "import threading as t; t.Thread(target=t.Event().wait, daemon=True).start(); print(); input()"
     with subprocess.Popen(
         [sys.executable, "-uc", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -88,6 +88,6 @@ def test_the_processes_of_this_user_are_counted_with_their_threads() -> None:
         child.stdout.readline()
         mine = sum(1 for _ in Path(f"/proc/{child.pid}/task").iterdir())
         assert mine == 2
-        assert limits._tasks_of_this_user() >= mine
+        assert machine_limits._tasks_of_this_user() >= mine
         child.kill()
     assert before > 0

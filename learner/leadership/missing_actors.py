@@ -22,7 +22,7 @@ class _Seen:
 
 
 @dataclass
-class RollCall:
+class MissingActors:
     """Remembers who was there."""
 
     planned_actors: int

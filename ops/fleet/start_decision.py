@@ -26,7 +26,7 @@ _log = logging.getLogger("dppo")
 
 
 @dataclass(frozen=True)
-class Beginning(Generic[T]):
+class StartDecision(Generic[T]):
     """What a command line comes to, here and now."""
 
     options: T  # `resume` and `overwrite` are decided
@@ -35,7 +35,7 @@ class Beginning(Generic[T]):
     summary: RunSummary | None = None  # the run is finished: there is nothing to train
 
 
-def find_beginning(kind: type[T], argv: Sequence[str] | None, prog: str, stop: StopRequest) -> Beginning[T]:
+def decide_start(kind: type[T], argv: Sequence[str] | None, prog: str, stop: StopRequest) -> StartDecision[T]:
     """Read the command line, wait until the directory that it names is free, and see what is in it.
 
     Raises:
@@ -57,12 +57,12 @@ def find_beginning(kind: type[T], argv: Sequence[str] | None, prog: str, stop: S
         if lock is not None:
             os.close(lock)
         raise
-    return Beginning(options, directory, lock)
+    return StartDecision(options, directory, lock)
 
 
 def _find_automatically(
     options: T, argv: Sequence[str] | None, prog: str, name: str, lock: int | None
-) -> Beginning[T]:
+) -> StartDecision[T]:
     path = (options.run_dir or RUNS / name).absolute()
     files = RunFiles(path)
     found = run_in(path)
@@ -74,14 +74,14 @@ def _find_automatically(
         summary = _of_finished(files, going_on.config)
         if summary is None:
             _log.info("run %s in %s goes on", found, path)
-        return Beginning(replace(going_on, resume="last"), directory, lock, summary)
+        return StartDecision(replace(going_on, resume="last"), directory, lock, summary)
     holder = read_holder(files.lock)
     earlier = found or (None if holder is None else holder.run)  # killed before it had a checkpoint
     directory = RunDirectory(check_run_name(options.run or earlier or name), path)
     if earlier is not None:
         _log.info("run %s in %s was started before, and has no checkpoint: it begins anew", earlier, path)
     is_ours = earlier == directory.run
-    return Beginning(replace(options, resume="", overwrite=is_ours), directory, lock)
+    return StartDecision(replace(options, resume="", overwrite=is_ours), directory, lock)
 
 
 def _of_finished(files: RunFiles, config: RunConfig) -> RunSummary | None:

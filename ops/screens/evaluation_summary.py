@@ -22,7 +22,7 @@ def last_evaluation(report: EvaluatorReport, newest: Evaluation | None) -> Evalu
     return cut_evaluation(report) or newest
 
 
-def describe_trouble(report: EvaluatorReport, newest: Evaluation | None) -> str:
+def describe_evaluation_problem(report: EvaluatorReport, newest: Evaluation | None) -> str:
     """What went wrong with the last evaluation, in a sentence; empty where nothing did.
 
     `newest` is the newest complete one.

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from dppo_redis.environments.copy_number import CopyNumber
 from dppo_redis.environments.make import make_single, make_vector
-from dppo_redis.environments.numbering import CopyNumber
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.spec import EnvironmentSource
 from ops.serial_sampling import make_sampling

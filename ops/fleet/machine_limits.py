@@ -25,14 +25,14 @@ _TASKS_OF_AN_ACTOR = 3
 
 
 @dataclass(frozen=True)
-class Needs:
+class FleetNeeds:
     """Of a fleet on this machine."""
 
     files: int  # open in the process that has most
     tasks: int  # processes and threads
 
 
-def needs_of(config: RunConfig, *, has_server: bool) -> Needs:
+def needs_of(config: RunConfig, *, has_server: bool) -> FleetNeeds:
     """The least that the fleet of a run can work with; `has_server`: the embedded one."""
     apart = config.envs_per_actor if config.vectorization == "async" else 0
     services = config.actors + 3
@@ -42,10 +42,10 @@ def needs_of(config: RunConfig, *, has_server: bool) -> Needs:
         _FILES_OF_A_SERVICE + _FILES_FOR_A_CHILD * services,
         server if has_server else 0,
     )
-    return Needs(files, _TASKS_OF_THE_REST + config.actors * (_TASKS_OF_AN_ACTOR + apart))
+    return FleetNeeds(files, _TASKS_OF_THE_REST + config.actors * (_TASKS_OF_AN_ACTOR + apart))
 
 
-def check_limits(needs: Needs) -> None:
+def check_limits(needs: FleetNeeds) -> None:
     """Raise this process's own limits as far as the fleet needs and may; its services inherit them.
 
     Raises:

@@ -17,7 +17,12 @@ import numpy as np
 import pytest
 import torch
 
-from dppo_redis.service.manners import TookTooLongError, interrupted_after, keeping_manners, keeping_signals
+from dppo_redis.service.process_state import (
+    TookTooLongError,
+    interrupted_after,
+    keeping_process_state,
+    keeping_signals,
+)
 
 OURS = logging.getLogger("dppo")
 
@@ -119,7 +124,7 @@ def _handler() -> Any:
 def test_what_is_changed_is_put_back(change: str, fails: bool) -> None:
     before = state()
     try:
-        with keeping_manners():
+        with keeping_process_state():
             CHANGES[change]()
             if fails:
                 raise RuntimeError("and raised")
@@ -135,7 +140,7 @@ def test_a_handler_that_a_c_library_replaced_is_put_back() -> None:
     caught = []
     before = signal.signal(signal.SIGHUP, lambda *_: caught.append("ours"))
     try:
-        with keeping_manners():
+        with keeping_process_state():
             libc = ctypes.CDLL(None)
             libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_void_p]
             libc.signal(signal.SIGHUP, ctypes.c_void_p(1))  # SIG_IGN
@@ -150,7 +155,7 @@ def test_a_thread_may_build_too() -> None:
     done = []
 
     def build() -> None:
-        with keeping_manners(), keeping_signals():
+        with keeping_process_state(), keeping_signals():
             os.chdir("/")
         done.append(Path.cwd())
 
@@ -174,7 +179,7 @@ def test_a_directory_that_is_gone_stays_so(tmp_path: Path) -> None:
     gone.mkdir()
     try:
         os.chdir(gone)
-        with keeping_manners():
+        with keeping_process_state():
             gone.rmdir()
             os.chdir("/")
     finally:

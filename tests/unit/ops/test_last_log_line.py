@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.fleet.last_words import last_words
+from ops.fleet.last_log_line import last_words
 
 _LINE = "2026-12-01 08:36:32,829 actor {} {}\n"
 

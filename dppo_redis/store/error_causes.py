@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dppo_redis.service.logs import Rarely
+from dppo_redis.service.logs import RateLimit
 
 _log = logging.getLogger("dppo")
 _TOLD_AFTER_S = 10.0
@@ -139,7 +139,7 @@ class Recurrence:
         self._kind: tuple[str, str] | None = None
         self._since = 0.0
         self._count = 0
-        self._rarely = Rarely()
+        self._rate_limit = RateLimit()
 
     def met(self, what: str, error: Exception) -> str:
         """Count it; returns what the log should say."""
@@ -160,7 +160,7 @@ class Recurrence:
     def log(self, what: str, error: Exception) -> None:
         """Count it, and write a line into the log now and then."""
         line = self.met(what, error)
-        if self._rarely.due():
+        if self._rate_limit.due():
             _log.warning("%s", line)
 
     def over(self) -> None:

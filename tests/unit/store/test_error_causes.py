@@ -2,7 +2,7 @@
 
 import pytest
 
-from dppo_redis.store.causes import Recurrence, described, explain
+from dppo_redis.store.error_causes import Recurrence, described, explain
 
 HANGS_UP = "Connection closed by server."
 
@@ -46,7 +46,7 @@ class TestRecurrence:
     @pytest.fixture
     def clock(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
         now = [100.0]
-        monkeypatch.setattr("dppo_redis.store.causes.time.monotonic", lambda: now[0])
+        monkeypatch.setattr("dppo_redis.store.error_causes.time.monotonic", lambda: now[0])
         return now
 
     def test_after_ten_seconds_the_same_error_gets_cause_remedy_and_count(self, clock: list[float]) -> None:

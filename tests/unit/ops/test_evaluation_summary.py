@@ -20,7 +20,12 @@ from ops.commands.evaluate import main as evaluate
 from ops.commands.serial import main as serial
 from ops.commands.status import status_json
 from ops.options import SerialOptions, TrainOptions, read_options
-from ops.screens.evaluated import describe_missing, describe_trouble, last_evaluation, waits_for
+from ops.screens.evaluation_summary import (
+    describe_evaluation_problem,
+    describe_missing,
+    last_evaluation,
+    waits_for,
+)
 from ops.screens.tables import make_console
 from ops.serial import Serial, make_serial
 from tests.factories import make_config, spaces_of
@@ -42,10 +47,10 @@ def status(evaluator: EvaluatorReport, evaluation: Evaluation | None = WHOLE) ->
 
 
 def test_a_cut_evaluation_says_what_it_lacks_and_which_one_counts() -> None:
-    text = describe_trouble(cut_report(), WHOLE)
+    text = describe_evaluation_problem(cut_report(), WHOLE)
     assert "(update 8) was cut after 7 of 20 episodes" in text
     assert "the last complete one is of update 2 (return 21.5)" in text
-    assert "no evaluation of this run is complete" in describe_trouble(cut_report(), None)
+    assert "no evaluation of this run is complete" in describe_evaluation_problem(cut_report(), None)
 
 
 def test_the_last_evaluation_is_none_where_it_failed_and_marked_where_it_was_cut() -> None:
@@ -56,9 +61,11 @@ def test_the_last_evaluation_is_none_where_it_failed_and_marked_where_it_was_cut
 
 
 def test_an_evaluation_that_failed_is_a_warning_and_one_that_went_well_is_none() -> None:
-    assert "the last evaluation failed: step raised" in describe_trouble(report(error="step raised"), WHOLE)
-    assert "2 evaluations failed on the way" in describe_trouble(report(failures=2), WHOLE)
-    assert describe_trouble(report(evaluations=3), WHOLE) == ""
+    assert "the last evaluation failed: step raised" in describe_evaluation_problem(
+        report(error="step raised"), WHOLE
+    )
+    assert "2 evaluations failed on the way" in describe_evaluation_problem(report(failures=2), WHOLE)
+    assert describe_evaluation_problem(report(evaluations=3), WHOLE) == ""
 
 
 def test_last_weights_that_nobody_evaluated_are_a_warning() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from dppo_redis.environments.copy_number import CopyNumber
 from dppo_redis.environments.make import make_single
-from dppo_redis.environments.numbering import CopyNumber
 from dppo_redis.environments.plain import PlainEnvironment
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.spec import EnvironmentSource

@@ -10,8 +10,8 @@ import pytest
 from dppo_redis.artefacts.run_files import RunFiles, checkpoint_name
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.service.shutdown import StopRequest
-from ops.fleet.beginning import Beginning, find_beginning
 from ops.fleet.run_directory import RunDirectory, check, claim, prepare, write_summary
+from ops.fleet.start_decision import StartDecision, decide_start
 from ops.options import SerialOptions, TrainOptions
 from tests.factories import make_config, make_summary
 
@@ -24,14 +24,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def begin(*words: str, kind: type[Any] = TrainOptions) -> Beginning[Any]:
-    beginning = find_beginning(kind, ["CartPole-v1", *words], "dppo-redis", StopRequest())
+def begin(*words: str, kind: type[Any] = TrainOptions) -> StartDecision[Any]:
+    beginning = decide_start(kind, ["CartPole-v1", *words], "dppo-redis", StopRequest())
     if beginning.lock is not None:
         os.close(beginning.lock)
     return beginning
 
 
-def automatically(*words: str, kind: type[Any] = TrainOptions) -> Beginning[Any]:
+def automatically(*words: str, kind: type[Any] = TrainOptions) -> StartDecision[Any]:
     return begin("--env-steps", "1000", "--resume", "auto", *words, kind=kind)
 
 
@@ -137,7 +137,7 @@ class TestAutomatically:
 @pytest.mark.parametrize("words", [["--resume=auto"], ["--resume", "auto"]])
 def test_both_spellings_work_before_and_behind_the_environment(words: list[str]) -> None:
     for line in (["CartPole-v1", *words], [*words, "CartPole-v1"]):
-        found = find_beginning(TrainOptions, line, "dppo-redis train", StopRequest())
+        found = decide_start(TrainOptions, line, "dppo-redis train", StopRequest())
         assert (found.options.config.env_id, found.directory.run) == ("CartPole-v1", "CartPole-v1-s1")
 
 
@@ -145,11 +145,9 @@ def test_resume_alone_asks_for_a_checkpoint_wherever_it_stands(place: Path) -> N
     begun(place / "here")
     for line in (["--resume", "--run-dir", "here"], ["--run-dir", "here", "--resume"]):
         with pytest.raises(ConfigurationError, match="holds no checkpoint to resume from: --resume auto"):
-            find_beginning(TrainOptions, line, "dppo-redis train", StopRequest())
+            decide_start(TrainOptions, line, "dppo-redis train", StopRequest())
     begun(place / "there", checkpoint=1)
-    found = find_beginning(
-        TrainOptions, ["--resume", "CartPole-v1", "--run-dir", "there"], "x", StopRequest()
-    )
+    found = decide_start(TrainOptions, ["--resume", "CartPole-v1", "--run-dir", "there"], "x", StopRequest())
     assert (found.options.resume, found.options.config.ppo.batch_steps) == ("last", 128)
 
 
