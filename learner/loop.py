@@ -61,7 +61,7 @@ class Learner:
             keeper.check()
             if not self._may_train():
                 continue
-            self.training.judge(self.leadership.bookkeeper.env_steps)
+            self.training.judge(self.leadership.bookkeeper.settled_steps)
             if self.training.finished is not None:
                 break
             batch = self._poll(keeper)
@@ -72,7 +72,7 @@ class Learner:
                 self.training.progress.update, self.intake.slots
             ):
                 self.publish()
-            self.training.judge(self.leadership.bookkeeper.env_steps)
+            self.training.judge(self.leadership.bookkeeper.settled_steps)
             if batch is not None and self.training.is_due_to_save():
                 self.save()
             if self.leadership.fence.epoch != self.saved_epoch:
@@ -130,15 +130,17 @@ class Learner:
         waited_s = self.training.waits.end()
         trained = self.training.train([a.rollout for a in accepted], staleness, waited_s)
         self._remember(accepted, update)
-        env_steps = self.leadership.bookkeeper.env_steps + trained.steps
+        settled_steps = self.leadership.bookkeeper.settled_steps + trained.steps
         if self.training.progress.update % self.training.config.publish_every == 0:
-            self.publish(env_steps)
+            self.publish(settled_steps)
         self.leadership.bookkeeper.settle(
             [Settlement(a.entry_id, Outcome.TRAINED, steps=a.header.steps) for a in accepted]
         )
         self.intake.settled(accepted)
         record = self.training.record(
-            trained, env_steps=self.leadership.bookkeeper.env_steps, version=self.leadership.publisher.version
+            trained,
+            settled_steps=self.leadership.bookkeeper.settled_steps,
+            version=self.leadership.publisher.version,
         )
         self.report = self._report()
         self._append(record)
@@ -154,14 +156,14 @@ class Learner:
         fields = to_fields(record)
         self.retry.call("record metrics", lambda: self.store.append_metrics({"kind": "update", **fields}))
 
-    def publish(self, env_steps: int | None = None) -> None:
+    def publish(self, settled_steps: int | None = None) -> None:
         """Publish the present weights."""
         progress = self.training.progress
         self.leadership.publisher.publish(
             self.training.ppo.acting_arrays(),
             progress.update,
             progress.trained_steps,
-            self.leadership.bookkeeper.env_steps if env_steps is None else env_steps,
+            self.leadership.bookkeeper.settled_steps if settled_steps is None else settled_steps,
         )
         self.published_update = progress.update
         if self.resend_requests is not None:

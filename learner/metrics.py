@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from dppo_redis.artefacts.run_files import RunFiles
-from dppo_redis.protocol.report_fields import from_fields, names, to_fields
+from dppo_redis.protocol.report_fields import from_fields, names, to_fields, with_present_names
 from dppo_redis.protocol.reports import UpdateRecord
 from dppo_redis.service.files import read_rows, split_row, whole_lines_backwards
 from dppo_redis.service.logs import RateLimit
@@ -63,7 +63,9 @@ class MetricsFiles:
     def write(self, record: UpdateRecord) -> None:
         """Add one record."""
         with self._forgiven():
-            csv.DictWriter(self._begun(), names(UpdateRecord)).writerow(to_fields(record))
+            csv.DictWriter(self._begun(), names(UpdateRecord), extrasaction="ignore").writerow(
+                to_fields(record)
+            )
             self._tensorboard.write(record)
 
     def close(self) -> None:
@@ -140,4 +142,5 @@ def _rows_within(file: Path, size: int) -> Iterator[dict[str, str]]:
     if size:
         rows = read_rows(file, size)
         header = next(rows)
-        yield from (dict(zip(header, row, strict=True)) for row in rows)
+        for row in rows:
+            yield dict(with_present_names(UpdateRecord, dict(zip(header, row, strict=True))))

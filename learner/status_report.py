@@ -26,7 +26,7 @@ def status_of(training: Training, intake: Intake) -> LearnerStatus:
         dropped_by_actor=intake.dropped_by_actor,
         update=progress.update,
         trained_steps=progress.trained_steps,
-        budget_steps=config.env_steps,
+        budget_steps=config.total_steps,
         target_return=config.target_return,
         train_s=progress.train_s,
         steps_per_s=progress.steps_per_s(),

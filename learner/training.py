@@ -142,7 +142,7 @@ class Training:
         self.metrics = metrics
         self.saving = Saving(checkpoints, config.checkpoint, lock_step)
         self.clock = TrainingClock(progress.train_s)
-        self.goal = Goal(config.env_steps, config.target_return, config.target_on)
+        self.goal = Goal(config.total_steps, config.target_return, config.target_on)
         self.evaluation: Evaluation | None = None  # the newest complete one, from whoever plays them
         self.finished: Finished | None = None
         self.wait_share = 0.0  # of the last 20 updates or so: paces the fleet
@@ -162,7 +162,7 @@ class Training:
         began, steps_before = time.monotonic(), self.progress.trained_steps
         with naming_memory_settings(self.config.ppo):
             batch = stack(rollouts, staleness)
-            report = self.ppo.update(batch, steps_before / self.config.env_steps)
+            report = self.ppo.update(batch, steps_before / self.config.total_steps)
         self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist())
         self._health.consider(report, self.progress.update)
         self.saving.trained(steps_before, self.progress.trained_steps)
@@ -179,11 +179,11 @@ class Training:
         """Bring the time in the progress up to date."""
         self.progress.train_s = self.clock.read_s()
 
-    def record(self, trained: Trained, *, env_steps: int, version: int) -> UpdateRecord:
+    def record(self, trained: Trained, *, settled_steps: int, version: int) -> UpdateRecord:
         """Write the record of the last update.
 
         Args:
-            env_steps: valid steps of all settled rollouts, those of the update included.
+            settled_steps: valid steps of all settled rollouts, those of the update included.
             version: of its weights.
         """
         staleness, evaluation = trained.staleness, self.evaluation
@@ -194,12 +194,12 @@ class Training:
             trained.report,
             update=self.progress.update,
             trained_steps=self.progress.trained_steps,
-            env_steps=env_steps,
+            settled_steps=settled_steps,
             train_s=round(self.progress.train_s, 3),
             return_mean=self.progress.return_mean,
             episodes=self.progress.episodes,
             evaluation_return=evaluation.return_mean if evaluation else None,
-            evaluation_steps=evaluation.env_steps if evaluation else None,
+            evaluation_steps=evaluation.settled_steps if evaluation else None,
             staleness_mean=sum(staleness) / len(staleness),
             staleness_max=max(staleness),
             version=version,
@@ -211,15 +211,15 @@ class Training:
             self.warnings.add("metrics", self.metrics.failure)
         return record
 
-    def judge(self, env_steps: int) -> None:
-        """Decide whether the goal is reached; `env_steps` as for a record."""
+    def judge(self, settled_steps: int) -> None:
+        """Decide whether the goal is reached; `settled_steps` as for a record."""
         evaluation = self.evaluation if self.evaluation is not None and self.evaluation.complete else None
         self.finished = judge_goal(
             self.goal,
             self.progress,
-            env_steps,
+            settled_steps,
             evaluation.return_mean if evaluation else None,
-            evaluation.env_steps if evaluation else None,
+            evaluation.settled_steps if evaluation else None,
         )
 
     def is_due_to_save(self) -> bool:

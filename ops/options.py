@@ -18,6 +18,13 @@ from dppo_redis.service.arguments import parse_arguments, parse_known
 Resume = Annotated[Literal["", "last", "auto"], tyro.conf.arg(metavar="[auto]")]  # last: the flag alone
 
 
+_FORMERLY = {  # flags of the release before, which still work
+    "--env-steps": "--total-steps",
+    "--env_steps": "--total-steps",
+    "--history": "--event-log",
+}
+
+
 @dataclass(frozen=True)
 class TrainOptions:
     """Train ENV with a fleet: Redis, one learner, the actors and an evaluator, under supervisord."""
@@ -125,6 +132,9 @@ def _spelled_out(argv: Sequence[str] | None, prog: str) -> list[str]:
     words: list[str] = []
     for word, following in itertools.zip_longest(given, given[1:]):
         flag, equals, value = word.partition("=")
+        if flag in _FORMERLY:
+            flag = _FORMERLY[flag]
+            word = f"{flag}={value}" if equals else flag
         if equals and (flag == "--overwrite" or (flag == "--resume" and value != "auto")):
             mistake = f"argument {flag}: ignored explicit argument {value!r}"
             raise ConfigurationError(f"{mistake} (see {prog} --help)")

@@ -76,7 +76,7 @@ class Serial:
             trained = training.train(rollouts, staleness, waited_s=training.waits.end())
             if self.evaluations.is_due():
                 training.evaluation = self.evaluations.play(self._policy(), self.stop)
-            training.record(trained, env_steps=progress.trained_steps, version=progress.update)
+            training.record(trained, settled_steps=progress.trained_steps, version=progress.update)
             self._show()
             training.judge(progress.trained_steps)
             self._save_when_due()
@@ -124,7 +124,7 @@ class Serial:
         self.next_line = time.monotonic() + _LINE_PERIOD_S
         progress, evaluation = self.training.progress, self.training.evaluation
         line = (
-            f"{progress.trained_steps}/{self.config.env_steps} steps, {progress.steps_per_s():.0f}/s, "
+            f"{progress.trained_steps}/{self.config.total_steps} steps, {progress.steps_per_s():.0f}/s, "
             f"update {progress.update}, return {progress.return_mean or 0:.1f}, "
             f"evaluation {f'{evaluation.return_mean:.1f}' if evaluation else '-'}"
         )
@@ -142,7 +142,7 @@ class Serial:
         progress, evaluation, finished = training.progress, training.evaluation, training.finished
         return RunSummary(
             reason=finished.reason if finished and not self.stop.requested else "stopped",
-            env_steps=progress.trained_steps,
+            settled_steps=progress.trained_steps,
             trained_steps=progress.trained_steps,
             wall_s=wall_s,
             train_s=progress.train_s,

@@ -139,7 +139,7 @@ def make_weights(spec: Spec, model: ActorCritic | None = None, **identity: Any) 
         version=1,
         update=0,
         trained_steps=0,
-        env_steps=0,
+        settled_steps=0,
         spec=spec.digest(),
         arrays=(model or make_model(spec)).acting_arrays(),
     )
@@ -308,7 +308,7 @@ def copied(rollout: Rollout) -> Rollout:
 def make_summary(**known: Any) -> RunSummary:
     """What a serial run came to that was stopped at once; `known` replaces values."""
     nothing: dict[str, Any] = dict.fromkeys(("return_mean", "train_return_mean", "target_step"))
-    steps = dict.fromkeys(("env_steps", "trained_steps", "updates", "return_episodes"), 0)
+    steps = dict.fromkeys(("settled_steps", "trained_steps", "updates", "return_episodes"), 0)
     times = dict.fromkeys(("train_s", "wall_s", "steps_per_s"), 0.0)
     return RunSummary(**{**nothing, **steps, **times, "reason": "stopped", "run_dir": "run", **known})
 

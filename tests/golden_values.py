@@ -101,7 +101,7 @@ def _weights() -> Weights:
         version=12,
         update=11,
         trained_steps=22528,
-        env_steps=24576,
+        settled_steps=24576,
         spec="0123456789abcdef",
         arrays=arrays,
     )

@@ -95,7 +95,7 @@ class EpisodePlayer:
             version=weights.version,
             update=weights.update,
             trained_steps=weights.trained_steps,
-            env_steps=weights.env_steps,
+            settled_steps=weights.settled_steps,
             return_mean=float(np.mean(returns)),
             return_std=float(np.std(returns)),
             length_mean=float(np.mean(lengths)),

@@ -159,7 +159,7 @@ class Evaluator:
         """Whether the run ended because the last evaluation met the target: then that one stands."""
         control = self.retry.call("read control", self.store.control)
         last = self.retry.call("read the evaluation", self.store.evaluation)
-        return control.state == STOP and last is not None and last.env_steps == control.target_step
+        return control.state == STOP and last is not None and last.settled_steps == control.target_step
 
     def _rest_until(self, deadline: float) -> None:
         """Wait for the next turn, but wake when the run ends."""

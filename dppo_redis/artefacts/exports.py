@@ -26,7 +26,10 @@ FORMAT = 1
 DESCRIPTION = "policy.json"
 ARRAYS = "policy.safetensors"
 GRAPH = "policy.onnx"  # only where one was asked for
-_COUNTS = ("epoch", "version", "update", "trained_steps", "env_steps")
+_COUNTS = {  # as they are written, and the fields of `Weights` that they are
+    **{name: name for name in ("epoch", "version", "update", "trained_steps")},
+    "env_steps": "settled_steps",
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def write_export(directory: Path, export: Export, *, extra: dict[str, Any] | Non
         "format": FORMAT,
         "run": export.run,
         "digest": export.spec.digest(),
-        **{name: getattr(weights, name) for name in _COUNTS},
+        **{name: getattr(weights, field) for name, field in _COUNTS.items()},
         "arrays": {"file": ARRAYS, "sha256": sha256(content)},
         "how_to_act": how_to_act(export.spec),
         "spec": export.spec.to_json(),
@@ -91,7 +94,7 @@ def read_export(directory: Path) -> Export:
         spec = Spec.from_json(values["spec"])
         if spec.digest() != values["digest"]:
             raise ConfigurationError(f"{file} has the digest {values['digest']}, its spec {spec.digest()}")
-        counts = {name: int(values[name]) for name in _COUNTS}
+        counts = {field: int(values[name]) for name, field in _COUNTS.items()}
         weights = Weights(**counts, spec=spec.digest(), arrays=_floats(load(content)))
         return Export(str(values["run"]), spec, weights)
     except OSError as error:

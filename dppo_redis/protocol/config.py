@@ -50,7 +50,7 @@ class PpoConfig(Section):
     learning_rate: float = Field(1e-3, gt=0, le=1)
     """Adam step size; 3e-4 or 1e-4 when the return oscillates"""
     anneal_learning_rate: bool = False
-    """Lower the learning rate linearly to 0 over env_steps trained steps"""
+    """Lower the learning rate linearly to 0 over total_steps trained steps"""
     anneal_clip: bool = False
     """Lower the clip range likewise"""
     anneal_entropy: bool = False
@@ -166,6 +166,8 @@ class CheckpointConfig(Section):
 class RunConfig(Section):
     """One training run."""
 
+    formerly = {"env_steps": "total_steps"}  # noqa: RUF012
+
     env_id: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")] = Field("", max_length=200)
     """Environment id of gymnasium, or module:EnvId"""
     env_kwargs: dict[str, EnvValue] = Field(default_factory=dict)
@@ -189,7 +191,7 @@ class RunConfig(Section):
     """Environments each actor steps together"""
     rollout_steps: int | None = Field(None, ge=1, le=1_000_000)
     """Steps of one rollout, T; default: batch_steps / (actors x envs_per_actor)"""
-    env_steps: int = Field(500_000, ge=1)
+    total_steps: int = Field(500_000, ge=1)
     """Budget: the run ends after this many trained environment steps"""
     target_return: float | None = None
     """The run ends when the mean return reaches this; default: train for the whole budget"""

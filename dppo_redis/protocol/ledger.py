@@ -64,7 +64,7 @@ class Ledger:
         return sum(self.of(outcome) for outcome in Outcome)
 
     @property
-    def env_steps(self) -> int:
+    def settled_steps(self) -> int:
         """Valid steps of all settled rollouts, whatever their outcome."""
         return sum(n for name, n in self.counts.copy().items() if name.startswith("steps:"))
 
@@ -95,7 +95,7 @@ class LedgerBalance:
     backlog: int
     imbalance: int  # what this look found, and booked
     outcomes: dict[str, int] = field(default_factory=dict)  # settled rollouts, the booked ones included
-    env_steps: int = 0  # valid steps of all settled rollouts
+    settled_steps: int = 0  # valid steps of all settled rollouts
     stream_bytes: int = 0  # in the server's memory
 
 
@@ -168,7 +168,7 @@ class Books:
             backlog=backlog,
             imbalance=imbalance,
             outcomes={outcome.value: self.ledger.of(outcome) for outcome in Outcome},
-            env_steps=self.ledger.env_steps,
+            settled_steps=self.ledger.settled_steps,
         )
 
     def _carry(self, entries: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 Fields = dict[str, str | int | float]  # as Redis and a csv file take them
 R = TypeVar("R")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Unit:
     digits: int | None = None  # behind the point, where it is written; None: all
     tag: str = ""  # of its curve in TensorBoard; empty: it has none
     left_out: bool = False  # None is not written; else None is empty text, in JSON null
+    formerly: str = ""  # its name in the release before: still written beside the new one, and read
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ def _written(report: Any) -> Iterator[tuple[str, Any]]:
     for column in columns(type(report)):
         value, unit = getattr(report, column.name), column.unit
         if value is not None or not unit.left_out:
-            yield column.name, value if value is None or unit.digits is None else round(value, unit.digits)
+            rounded = value if value is None or unit.digits is None else round(value, unit.digits)
+            yield from ((name, rounded) for name in (column.name, unit.formerly) if name)
 
 
 def from_fields(report: type[R], stored: Mapping[str, str], *, finite: bool = True) -> R:
@@ -105,11 +108,19 @@ def from_fields(report: type[R], stored: Mapping[str, str], *, finite: bool = Tr
     Args:
         finite: infinite numbers and NaN are no numbers.
     """
+    stored = with_present_names(report, stored)
     return report(**{c.name: _read(c, stored.get(c.name), finite) for c in columns(report)})
+
+
+def with_present_names(report: type[Any], stored: Mapping[str, V]) -> Mapping[str, V]:
+    """What was stored by the release before, under the names that its fields have now."""
+    before = {c.unit.formerly: c.name for c in columns(report) if c.unit.formerly in stored}
+    return {**{now: stored[old] for old, now in before.items()}, **stored}
 
 
 def from_whole_fields(report: type[R], stored: Mapping[str, str]) -> R | None:
     """Inverse of `to_fields`; None where a field without a default is missing, or one is no number."""
+    stored = with_present_names(report, stored)
     try:
         return _from_object(
             report, {c.name: _exactly(c, stored[c.name]) for c in columns(report) if c.name in stored}
@@ -135,6 +146,7 @@ def from_json(report: type[R], text: str) -> R:
 
 
 def _from_object(report: type[R], values: Mapping[str, Any]) -> R:
+    values = with_present_names(report, values)
     defaults = {one.name for one in fields(cast(Any, report)) if one.default is not MISSING}
     known = [column for column in columns(report) if column.name in values or column.name not in defaults]
     return report(**{column.name: _from_value(column, values[column.name]) for column in known})

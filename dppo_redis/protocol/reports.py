@@ -51,7 +51,7 @@ class KeeperStatus:
     duplicate: Annotated[int, Unit("rollouts")]  # delivered, or settled, before
     refused: Annotated[int, Unit("rollouts")]  # broken, or not of this run
     lost: Annotated[int, Unit("rollouts")]  # removed by an outsider, a failover or the valve
-    env_steps: Annotated[int, Unit("steps")]  # valid steps of all settled rollouts, whatever their outcome
+    settled_steps: Annotated[int, Unit("steps", formerly="env_steps")]  # valid ones of all settled rollouts
     epoch: int  # number of the learner's lease
     version: int  # of the weights published last
     learner: str  # who leads: host, process and a random number
@@ -113,12 +113,12 @@ class UpdateRecord:
 
     update: int  # counted over all learners of the run
     trained_steps: Annotated[int, Unit("steps")]  # trained on, this update included
-    env_steps: Annotated[int, Unit("steps")]  # valid steps of all settled rollouts, whatever their outcome
+    settled_steps: Annotated[int, Unit("steps", formerly="env_steps")]  # valid ones of all settled rollouts
     train_s: Annotated[float, Unit("s", digits=3)]  # since the first rollout, without pauses
     return_mean: Annotated[float | None, Unit(tag="return/training")]  # last 100 training episodes, raw
     episodes: int  # finished in trained rollouts
     evaluation_return: float | None  # newest greedy evaluation
-    evaluation_steps: Annotated[int | None, Unit("steps")]  # env_steps of the weights that played it
+    evaluation_steps: Annotated[int | None, Unit("steps")]  # settled_steps of the weights that played it
     staleness_mean: Annotated[float, Unit("updates", tag="staleness/mean")]  # of the rollouts of this batch
     staleness_max: Annotated[int, Unit("updates", tag="staleness/max")]  # of the rollouts of this batch
     version: int  # of the weights published last
@@ -153,7 +153,7 @@ class Evaluation:
     version: int  # of the weights that played
     update: int  # of the weights that played
     trained_steps: Annotated[int, Unit("steps")]  # of the weights that played
-    env_steps: Annotated[int, Unit("steps")]  # of the weights that played
+    settled_steps: Annotated[int, Unit("steps", formerly="env_steps")]  # of the weights that played
     return_mean: float  # over these episodes
     return_std: float  # over these episodes
     length_mean: Annotated[float, Unit("steps")]  # over these episodes
@@ -188,8 +188,8 @@ class Control:
     """`:control`: what the operator wants of the fleet."""
 
     state: str  # run, pause or stop
-    reason: str  # why it stopped: target, env_steps, stopped, failed; empty while it runs
-    target_step: int | None  # env_steps at which the target was met
+    reason: str  # why it stopped: target, total_steps, stopped, failed; empty while it runs
+    target_step: int | None  # settled_steps at which the target was met
 
 
 @dataclass(frozen=True)
@@ -233,8 +233,8 @@ class StalenessSummary:
 class RunSummary:
     """What a run came to: the object that --json prints and summary.json keeps."""
 
-    reason: str  # why it ended: target, env_steps, stopped, failed; unsaved: the last checkpoint is missing
-    env_steps: int  # valid steps of all settled rollouts; of a serial run the trained ones
+    reason: str  # why it ended: target, total_steps, stopped, failed; unsaved: the last checkpoint is missing
+    settled_steps: Annotated[int, Unit(formerly="env_steps")]  # valid ones; of a serial run, trained ones
     trained_steps: int  # that the last weights learnt from
     wall_s: Annotated[float, Unit("s", digits=3)]  # since the command started
     train_s: Annotated[float, Unit("s", digits=3)]  # since the first rollout, without pauses
@@ -245,7 +245,7 @@ class RunSummary:
     return_episodes: int  # that it played
     evaluation: Evaluation | None = None  # the last one as a whole; null: none was made
     evaluations: int = 0  # that are complete
-    target_step: int | None  # env_steps at which the target was met
+    target_step: int | None  # settled_steps at which the target was met
     train_return_mean: float | None  # of the last 100 training episodes
     staleness: Annotated[StalenessSummary | None, Unit(left_out=True)] = None  # of a fleet
     ledger: Annotated[BooksSummary | None, Unit(left_out=True)] = None  # of a fleet

@@ -34,22 +34,39 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
     path: ClassVar[str] = ""
+    formerly: ClassVar[dict[str, str]] = {}  # names of the release before, which are still read, and today's
 
     @model_validator(mode="wrap")
     @classmethod
     def _one_line(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if cls.formerly and isinstance(values, dict):
+            values = _with_present_names(cls, values)
         try:
             return handler(values)
         except ValidationError as error:
             raise ConfigurationError(_explain(cls, error)) from error
 
 
+def _with_present_names(section: type[Section], values: dict[str, Any]) -> dict[str, Any]:
+    for old, new in section.formerly.items():
+        if old in values and new in values:
+            raise ConfigurationError(
+                f"{section.path}{old} is the former name of {section.path}{new}: leave it out"
+            )
+    return {section.formerly.get(name, name): value for name, value in values.items()}
+
+
 def _explain(section: type[Section], error: ValidationError) -> str:
     first = error.errors()[0]
     knob = ".".join([section.path.rstrip("."), *(str(part) for part in first["loc"][:1])]).strip(".")
     if first["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(str(first["loc"][0]), section.model_fields, n=1, cutoff=0.4)
-        hint = f"did you mean {section.path}{close[0]}?" if close else "see `dppo-redis train --help`"
+        known = [*section.model_fields, *section.formerly]
+        close = difflib.get_close_matches(str(first["loc"][0]), known, n=1, cutoff=0.4)
+        hint = (
+            f"did you mean {section.path}{section.formerly.get(close[0], close[0])}?"
+            if close
+            else "see `dppo-redis train --help`"
+        )
         return f"unknown setting {knob}: {hint}"
     message = first["msg"].removeprefix("Value error, ") + _allowed(section, first["loc"])
     return f"{knob or 'configuration'}: {message} (got {first['input']!r})" if knob else message

@@ -25,7 +25,7 @@ class Weights:
     version: int
     update: int  # updates completed when these weights were made
     trained_steps: int  # valid steps trained on until then
-    env_steps: int  # valid steps of all settled rollouts until then
+    settled_steps: int  # valid steps of all settled rollouts until then
     spec: str  # digest
     arrays: dict[str, FloatArray]
 

@@ -84,12 +84,16 @@ def _as_rows(array: Array, dtype: np.dtype[Any]) -> Array:
     return array.view(dtype)[..., 0]
 
 
-_WEIGHTS_SCALARS = ("epoch", "version", "update", "trained_steps", "env_steps", "spec")
+_WEIGHTS_SCALARS = {  # as they are stored, and the fields of `Weights` that they are
+    **{name: name for name in ("epoch", "version", "update", "trained_steps")},
+    "env_steps": "settled_steps",
+    "spec": "spec",
+}
 
 
 def encode_weights(weights: Weights) -> bytes:
     """Pack a publication; the blob repeats its own identity."""
-    return _pack(weights.arrays, {name: getattr(weights, name) for name in _WEIGHTS_SCALARS})
+    return _pack(weights.arrays, {name: getattr(weights, field) for name, field in _WEIGHTS_SCALARS.items()})
 
 
 def decode_weights(blob: bytes) -> Weights:
@@ -109,7 +113,7 @@ def decode_weights(blob: bytes) -> Weights:
             raise WireError("dtype", f"weights {name} are {array.dtype}")
         if not all_finite(array):
             raise WireError("nonfinite", f"weights {name}")
-    return Weights(**scalars, arrays=arrays)
+    return Weights(**{field: scalars[name] for name, field in _WEIGHTS_SCALARS.items()}, arrays=arrays)
 
 
 def checksum(payload: bytes) -> int:

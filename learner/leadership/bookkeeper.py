@@ -38,10 +38,10 @@ class Bookkeeper:
         self.books = books
 
     @property
-    def env_steps(self) -> int:
+    def settled_steps(self) -> int:
         """Valid steps of all settled rollouts, whatever their outcome."""
         with self._fence.lock:
-            return self.books.ledger.env_steps
+            return self.books.ledger.settled_steps
 
     # From the loop's thread
 

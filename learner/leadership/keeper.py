@@ -157,7 +157,7 @@ class Keeper:
             duplicate=balance.outcomes[Outcome.DUPLICATE],
             refused=balance.outcomes[Outcome.REFUSED],
             lost=balance.outcomes[Outcome.LOST],
-            env_steps=balance.env_steps,
+            settled_steps=balance.settled_steps,
             epoch=self._leadership.fence.epoch,
             version=self._leadership.publisher.version,
             learner=self._leadership.lease.owner,

@@ -59,7 +59,9 @@ class Publisher:
         """Write the spec and what else is missing, before there are weights to go with it."""
         self._lease.insist("publish the spec", self.heal)
 
-    def publish(self, arrays: dict[str, FloatArray], update: int, trained_steps: int, env_steps: int) -> None:
+    def publish(
+        self, arrays: dict[str, FloatArray], update: int, trained_steps: int, settled_steps: int
+    ) -> None:
         """Publish weights under the next version."""
 
         def attempt() -> None:
@@ -68,7 +70,7 @@ class Publisher:
                 version=self.version + 1,
                 update=update,
                 trained_steps=trained_steps,
-                env_steps=env_steps,
+                settled_steps=settled_steps,
                 spec=self._description.digest,
                 arrays=arrays,
             )

@@ -21,7 +21,7 @@ def _row(actors: int | None, target_on: str, seeds: list[int]) -> tuple[list[str
     results = []
     for seed in seeds:
         arguments = [*command_of(actors, "CartPole-v1"), "--seed", str(seed), "--target-on", target_on]
-        arguments += ["--target-return", str(TARGET), "--env-steps", str(BUDGETS[target_on])]
+        arguments += ["--target-return", str(TARGET), "--total-steps", str(BUDGETS[target_on])]
         results.append(run(arguments))
     met = [r for r in results if r.target_step is not None and r.target_step <= BUDGETS[target_on]]
     steps = ", ".join(f"{r.target_step:,}" if r.target_step is not None else "not met" for r in results)

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="dppo-bench-") as temporary:
             directory = Path(temporary) / "run"
             arguments = ["train", ENV_ID, "--actors", "2", "--seed", str(seed)]
-            result = run([*arguments, "--env-steps", str(options.steps)], directory)
+            result = run([*arguments, "--total-steps", str(options.steps)], directory)
             assert result.staleness is not None  # of a fleet
             if index == 0:
                 FIGURES.mkdir(exist_ok=True)

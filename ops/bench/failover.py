@@ -36,7 +36,7 @@ _DEADLINE_S = 60.0
 _TRAIN = (
     *("train", "ops.bench.slow_environment:SlowCartPole-v1", "--actors", "2", "--run", RUN, "--json"),
     *("--rollout-steps", "8", "--ppo.batch-steps", "128", "--ppo.minibatch-size", "64"),
-    *("--env-steps", "100000000", "--overwrite"),
+    *("--total-steps", "100000000", "--overwrite"),
 )
 
 

@@ -48,7 +48,7 @@ def configuration(rollout_steps: int) -> RunConfig:
         "actors": 1,
         "envs_per_actor": ENVIRONMENTS,
         "rollout_steps": rollout_steps,
-        "env_steps": 10**9,
+        "total_steps": 10**9,
     }
     return RunConfig.model_validate(values)
 

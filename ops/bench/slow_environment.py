@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     rows = []
     for actors in options.actors:
-        result = run(["train", ENV_ID, "--actors", str(actors), "--env-steps", str(options.steps)])
+        result = run(["train", ENV_ID, "--actors", str(actors), "--total-steps", str(options.steps)])
         assert result.staleness is not None  # of a fleet
         assert result.ledger is not None
         ceiling = actors * 1000 / STEP_MS

@@ -36,7 +36,7 @@ def _peer(steps: int) -> float:
 
 
 def _ours(actors: int | None, steps: int) -> float:
-    arguments = [*command_of(actors, "CartPole-v1"), *_ARTICLE, "--env-steps", str(steps)]
+    arguments = [*command_of(actors, "CartPole-v1"), *_ARTICLE, "--total-steps", str(steps)]
     return run(arguments).steps_per_s
 
 

@@ -131,7 +131,7 @@ def _curve(directory: Path) -> Curve:
         raise ConfigurationError(
             f"{directory} has no finished episode in its {RunFiles(directory).metrics.name} yet"
         )
-    steps = np.array([float(record.env_steps) for record in records])
+    steps = np.array([float(record.settled_steps) for record in records])
     return steps, np.array([record.return_mean for record in records], dtype=np.float64)
 
 

@@ -90,8 +90,8 @@ def _of_finished(files: RunFiles, config: RunConfig) -> RunSummary | None:
         summary = from_json(RunSummary, files.summary.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if summary.reason == "env_steps":
-        return summary if summary.trained_steps >= config.env_steps else None
+    if summary.reason in ("total_steps", "env_steps"):  # as the release before said
+        return summary if summary.trained_steps >= config.total_steps else None
     if summary.reason == "target" and config.target_return is not None:
         reached = summary.return_mean if config.target_on == "eval" else summary.train_return_mean
         return summary if reached is not None and reached >= config.target_return else None

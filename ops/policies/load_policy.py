@@ -147,7 +147,7 @@ def _from_checkpoint(
         version=snapshot.version,
         update=progress.update,
         trained_steps=progress.trained_steps,
-        env_steps=snapshot.books.ledger.env_steps,
+        settled_steps=snapshot.books.ledger.settled_steps,
         spec=description.digest,
         arrays=ppo.acting_arrays(),
     )

@@ -18,7 +18,7 @@ Points = tuple[list[float], list[float]]
 def plot_run(directory: Path, title: str, last: tuple[int, float] | None = None) -> Path | None:
     """Draw the curve of a run from its metrics.csv; None when there is nothing to draw yet.
 
-    `last` is the (env_steps, return) of an evaluation made after the last update.
+    `last` is the (settled_steps, return) of an evaluation made after the last update.
     """
     records = read_metrics(directory, most=CURVE_ROWS)
     if not records:
@@ -30,7 +30,7 @@ def plot_run(directory: Path, title: str, last: tuple[int, float] | None = None)
     axes = figure.subplots(2, 2, height_ratios=(3, 1), sharex="col")
     figure.suptitle(title)
     columns: tuple[tuple[str, Column, Column], ...] = (  # label, x of an update, x of an evaluation
-        ("environment steps", lambda record: record.env_steps, lambda record: record.evaluation_steps),
+        ("environment steps", lambda record: record.settled_steps, lambda record: record.evaluation_steps),
         ("seconds", lambda record: record.train_s, lambda record: record.train_s),
     )
     for column, (label, x_of, evaluated_at) in enumerate(columns):

@@ -38,7 +38,7 @@ def with_save_checked(summary: RunSummary, directory: RunDirectory) -> RunSummar
 def keep(directory: RunDirectory, summary: RunSummary) -> RunSummary:
     """Draw the curve and write the summary; what cannot be done is a warning in the one returned."""
     evaluation = summary.evaluation
-    last = None if evaluation is None else (evaluation.env_steps, evaluation.return_mean)
+    last = None if evaluation is None else (evaluation.settled_steps, evaluation.return_mean)
 
     def draw() -> None:
         from ops.screens.curve import plot_run  # half a second of import that no start need wait for
@@ -60,7 +60,7 @@ def _tried(summary: RunSummary, what: str, action: Callable[[], None]) -> RunSum
 
 def tell_again(directory: RunDirectory, summary: RunSummary, *, as_json: bool) -> ExitStatus:
     """The last words of a run that was finished before."""
-    _log.info("run %s is finished; another --run, or a larger --env-steps, trains", directory.run)
+    _log.info("run %s is finished; another --run, or a larger --total-steps, trains", directory.run)
     make_console(progress_stream(as_json)).print(summary_table(summary))
     if as_json:
         print(json.dumps(to_json(summary)), flush=True)

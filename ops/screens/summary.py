@@ -40,7 +40,7 @@ def _of_status(status: RunStatus, config: RunConfig, run_dir: Path, wall_s: floa
     learner, keeper, evaluation = status.learner, status.keeper, status.evaluation
     return RunSummary(
         reason=status.control.reason or "stopped",
-        env_steps=status.ledger.env_steps,
+        settled_steps=status.ledger.settled_steps,
         trained_steps=learner.trained_steps,
         wall_s=wall_s,
         train_s=learner.train_s,
@@ -67,7 +67,7 @@ def _with_counters(summary: RunSummary, store: RunStore) -> RunSummary:
     counters = store.counters()
     ledger = Ledger(counters.ledger)
     books = BooksSummary.of(ledger, ledger.entries_before + counters.entries_added, counters.backlog)
-    return replace(summary, ledger=books, env_steps=ledger.env_steps)
+    return replace(summary, ledger=books, settled_steps=ledger.settled_steps)
 
 
 def _with_last_evaluation(summary: RunSummary, config: RunConfig, status: RunStatus) -> RunSummary:
@@ -75,8 +75,8 @@ def _with_last_evaluation(summary: RunSummary, config: RunConfig, status: RunSta
     evaluation, target = status.evaluation, config.target_return
     if evaluation is None or target is None or config.target_on != "eval":
         return summary
-    if summary.reason == "env_steps" and evaluation.env_steps and evaluation.return_mean >= target:
-        return replace(summary, reason="target", target_step=evaluation.env_steps)
+    if summary.reason == "total_steps" and evaluation.settled_steps and evaluation.return_mean >= target:
+        return replace(summary, reason="target", target_step=evaluation.settled_steps)
     return summary
 
 
@@ -86,8 +86,8 @@ def _with_trouble(summary: RunSummary, config: RunConfig, status: RunStatus) -> 
         return summary
     newest, control = status.evaluation, status.control
     text = describe_evaluation_problem(status.evaluator, newest)
-    is_decided = newest is not None and newest.env_steps == control.target_step  # nothing comes after it
-    is_over = control.reason in ("env_steps", "target")
+    is_decided = newest is not None and newest.settled_steps == control.target_step  # nothing comes after it
+    is_over = control.reason in ("total_steps", "target")
     if not text and not is_decided and is_over and config.evaluation.end_wait_s:
         text = describe_missing(status.evaluator, newest, status.learner.update)
         if status.evaluator.playing:  # it could not even say how far it was

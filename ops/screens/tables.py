@@ -73,7 +73,7 @@ def _summary_rows(summary: RunSummary) -> list[tuple[str, str]]:
         ("ended", f"{summary.reason}{target}"),
         ("evaluation", f"{_number(summary.return_mean)} over {summary.return_episodes} greedy episodes"),
         ("training return", f"{_number(summary.train_return_mean)} over the last 100 episodes"),
-        ("steps", f"{summary.env_steps:,} sampled, {summary.trained_steps:,} trained on"),
+        ("steps", f"{summary.settled_steps:,} sampled, {summary.trained_steps:,} trained on"),
         ("time", f"{summary.train_s:.1f} s training, {summary.wall_s:.1f} s in all"),
         ("speed", f"{summary.steps_per_s:,.0f} steps/s"),
     ]

@@ -98,7 +98,7 @@ def _facts(status: RunStatus) -> list[tuple[str, str]]:
         "none yet"
         if evaluation is None
         else f"{evaluation.return_mean:.1f} ± {evaluation.return_std:.1f} over {evaluation.episodes} greedy "
-        f"episodes, version {evaluation.version} ({evaluation.env_steps:,} steps)"
+        f"episodes, version {evaluation.version} ({evaluation.settled_steps:,} steps)"
     )
     evaluation_problem = describe_evaluation_problem(status.evaluator, evaluation)
     drops = ", ".join(f"{name} {count}" for name, count in drops_of(status)) or "none"

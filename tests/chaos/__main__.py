@@ -12,7 +12,7 @@ from tests.chaos.injector import Injector, to_markdown
 
 ACTORS = 4
 CARTPOLE = (
-    *("CartPole-v1", "--actors", str(ACTORS), "--env-steps", str(10**9)),
+    *("CartPole-v1", "--actors", str(ACTORS), "--total-steps", str(10**9)),
     *("--checkpoint.interval-s", "2"),
 )
 

@@ -16,7 +16,7 @@ from tests.chaos.injector import Injector, to_markdown
 from tests.e2e.support import SLOW
 
 SLOW_ACTORS = 2
-ENDLESS = ("--env-steps", str(10**9))
+ENDLESS = ("--total-steps", str(10**9))
 
 PROCESSES = (
     faults.kill_an_actor,

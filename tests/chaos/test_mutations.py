@@ -42,7 +42,7 @@ from tests.integration.learner_side import in_background
 from workers.build import build_collector
 
 LIMIT = make_config(env_id="CartPole-v1").max_staleness
-CONFIG = config_of(env_steps=10**9)
+CONFIG = config_of(total_steps=10**9)
 DESCRIPTION = description_of(CONFIG)
 SETTLE = b"\r\ntrained\r\n$0\r\n"
 DEADLINE_S = 30.0
@@ -117,7 +117,7 @@ class Attack:
         epoch = pipeline.execute()[1]
         second.lease.acquire(known_epoch=epoch, update=self.update)
         arrays = make_model(DESCRIPTION.spec).acting_arrays()
-        second.publisher.publish(arrays, self.update, trained_steps=0, env_steps=0)
+        second.publisher.publish(arrays, self.update, trained_steps=0, settled_steps=0)
         return second
 
     def comes_to_rest(self, second: Leadership) -> None:

@@ -41,7 +41,7 @@ CASES = [
     Case("no actors", "train CartPole-v1 --actors 0", ("actors", "1")),
     Case("actors in words", "train CartPole-v1 --actors two", ("actors", "two")),
     Case("clip range above 1", "train CartPole-v1 --ppo.clip-epsilon 3", ("clip_epsilon", "1", "3")),
-    Case("no budget", "train CartPole-v1 --env-steps 0", ("env_steps", "1")),
+    Case("no budget", "train CartPole-v1 --total-steps 0", ("total_steps", "1")),
     Case("unknown flag", "train CartPole-v1 --actor 3", ("--actor", "--actors")),
     Case("unknown command", "trian CartPole-v1", ("trian", "train")),
     Case("bad run name", "train CartPole-v1 --run ../up", ("../up",)),

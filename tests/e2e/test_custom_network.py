@@ -29,7 +29,7 @@ _ARGUMENTS = (
     "CartPole-v1",
     "--network.custom",
     "mine:Mine",
-    "--env-steps",
+    "--total-steps",
     "2048",
     "--run-dir",
     "run",
@@ -47,7 +47,7 @@ def test_a_class_that_was_changed_is_refused_on_resume_before_anything_starts(tm
         assert command.wait(40) == ExitStatus.DONE, command.err
     write_network(tmp_path, width=16)
     before = tree(tmp_path / "run")
-    with Command("train", "--resume", "--run-dir", "run", "--env-steps", "9999", cwd=tmp_path) as command:
+    with Command("train", "--resume", "--run-dir", "run", "--total-steps", "9999", cwd=tmp_path) as command:
         assert command.wait(40) == ExitStatus.CONFIGURATION, command.err
         (line,) = command.error_lines
         assert "size mismatch for custom.body.weight" in line

@@ -42,7 +42,7 @@ def ended(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Ended:
     """A run with an actor from outside, which waits for it before it has begun."""
     place, run = tmp_path_factory.mktemp("endings"), server.run(NAME)
     join = ["actor", "--redis", server.url, "--run", NAME]
-    train = ["train", *SLOW, "--run", NAME, "--redis", server.url, "--env-steps", str(BUDGET), "--json"]
+    train = ["train", *SLOW, "--run", NAME, "--redis", server.url, "--total-steps", str(BUDGET), "--json"]
     with Command(*train, cwd=place) as command, Command(*join, cwd=place) as outside:
         wait_until(lambda: int(run.client.hget(run.keys.boots, "next") or 0) > 0, 30, "the actor joins")
         status, outside_status = command.wait(45), outside.wait(10)
@@ -64,7 +64,7 @@ def _refused(ended: Ended, *arguments: str) -> str:
 
 def test_at_the_end_of_a_run_outside_actors_leave_with_status_0(ended: Ended) -> None:
     assert ended.outside_status == ExitStatus.DONE
-    assert ended.summary["reason"] == "env_steps"
+    assert ended.summary["reason"] == "total_steps"
     assert ended.summary["trained_steps"] >= BUDGET
     assert_books_balance(ended.summary["ledger"])
 
@@ -72,7 +72,7 @@ def test_at_the_end_of_a_run_outside_actors_leave_with_status_0(ended: Ended) ->
 def test_at_the_end_the_stream_is_deleted_and_the_other_keys_live_for_seven_days(ended: Ended) -> None:
     run = ended.run
     assert run.hash(run.keys.control)["state"] == "stop"
-    assert run.hash(run.keys.control)["reason"] == "env_steps"
+    assert run.hash(run.keys.control)["reason"] == "total_steps"
     assert run.client.exists(run.keys.rollouts) == 0
     assert {run.keys.weights, run.keys.spec, run.keys.ledger, run.keys.status} <= run.all_keys()
     lives = {key: run.client.ttl(key) for key in run.all_keys()}
@@ -135,17 +135,17 @@ def test_resume_goes_on_from_the_checkpoint_above_every_version(ended: Ended) ->
     run = ended.run
     update, version, epoch = (run.weights(field) for field in ("update", "version", "epoch"))
     trained = run.status("trained_steps")
-    more = ["--resume", "--run", NAME, "--env-steps", str(trained + BUDGET)]
+    more = ["--resume", "--run", NAME, "--total-steps", str(trained + BUDGET)]
     with Command("train", *more, "--redis", ended.url, "--json", cwd=ended.place) as command:
         assert command.wait(45) == ExitStatus.DONE, command.err
         summary = command.summary()
         assert_nothing_left(command)
-    assert summary["reason"] == "env_steps"
+    assert summary["reason"] == "total_steps"
     assert summary["updates"] > update
     assert summary["version"] > version
     assert run.weights("epoch") > epoch
     assert summary["trained_steps"] >= trained + BUDGET
-    assert summary["env_steps"] >= trained + BUDGET
+    assert summary["settled_steps"] >= trained + BUDGET
     assert_books_balance(summary["ledger"])
     assert run.hash(run.keys.control)["state"] == "stop"
     log = (ended.directory / "logs" / "learner.log").read_text()
@@ -161,7 +161,7 @@ def test_overwrite_begins_anew_under_the_same_name(ended: Ended) -> None:
         "--overwrite",
         "--run",
         NAME,
-        "--env-steps",
+        "--total-steps",
         "64",
         "--redis",
         ended.url,

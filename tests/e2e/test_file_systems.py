@@ -41,7 +41,7 @@ def test_where_nothing_can_be_locked_or_flushed_and_few_files_be_open_that_is_sa
     tmp_path: Path,
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(_NETWORK_FILE_SYSTEM)
-    line = ["train", *SLOW, "--env-steps", "1000", "--run-dir", "run", "--checkpoint.keep", "2", "--json"]
+    line = ["train", *SLOW, "--total-steps", "1000", "--run-dir", "run", "--checkpoint.keep", "2", "--json"]
     environment = {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
     with Command(
         *line, cwd=tmp_path, environment=environment, program=_limited("RLIMIT_NOFILE", 200)
@@ -87,7 +87,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_is_full_at_the_end_is_told_and_the_run_goes_on_once_there_is_room(
     small_disk: Path,
 ) -> None:
-    line = ["train", *SLOW, "--env-steps", "2000", "--run-dir", "run", "--resume", "auto", "--json"]
+    line = ["train", *SLOW, "--total-steps", "2000", "--run-dir", "run", "--resume", "auto", "--json"]
     ballast = small_disk / "ballast"
     with Command(*line, cwd=small_disk) as command:
         command.said("training: ", 60)
@@ -102,7 +102,7 @@ def test_a_disk_that_is_full_at_the_end_is_told_and_the_run_goes_on_once_there_i
     ballast.unlink()
     with Command(*line, cwd=small_disk) as command:
         assert command.wait(60) == ExitStatus.DONE, command.err
-        assert command.summary()["reason"] == "env_steps"
+        assert command.summary()["reason"] == "total_steps"
     assert "resuming at update" in (small_disk / "run" / "logs" / "learner.log").read_text()
 
 

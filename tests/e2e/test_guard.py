@@ -49,7 +49,7 @@ def test_a_crash_inside_the_environment_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["leaves_a_thread", "leaves_processes"])
 def test_what_an_environment_leaves_behind_does_not_outlive_the_command(how: str, tmp_path: Path) -> None:
-    with serial(how, 0, "--env-steps", "128", cwd=tmp_path) as command:
+    with serial(how, 0, "--total-steps", "128", cwd=tmp_path) as command:
         assert command.wait(40) == ExitStatus.DONE
         assert_nothing_left(command)
 

@@ -66,7 +66,7 @@ def test_each_role_trains_as_its_own_user_and_no_secret_is_written_anywhere(
     guarded: Guarded, tmp_path: Path
 ) -> None:
     admin = guarded.admin
-    arguments = ("train", *SLOW, "--run", RUN, "--actors", "1", "--env-steps", "4000", "--json")
+    arguments = ("train", *SLOW, "--run", RUN, "--actors", "1", "--total-steps", "4000", "--json")
     with Command(*arguments, cwd=tmp_path, environment=guarded.environment) as train:
         url, _ = train.how_to_join()
         join = ("actor", "--redis", url, "--run", RUN)

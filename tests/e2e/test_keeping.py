@@ -178,7 +178,7 @@ def test_nothing_is_overwritten_unasked(run_dir: Path, tmp_path: Path) -> None:
 def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A run that balances the pole."""
     place = tmp_path_factory.mktemp("good")
-    arguments = ["CartPole-v1", "--target-return", "475", "--run-dir", "good", "--env-steps", "100000"]
+    arguments = ["CartPole-v1", "--target-return", "475", "--run-dir", "good", "--total-steps", "100000"]
     with Command("serial", *arguments, cwd=place) as command:
         finish(command)
         yield place / "good"
@@ -189,7 +189,7 @@ def test_a_fleet_begins_with_what_another_run_has_learnt_and_resumes_without_it(
 ) -> None:
     source = tmp_path / "source"
     shutil.copytree(good, source)
-    arguments = ["CartPole-v1", "--run-dir", "new", "--env-steps", "4000", "--init-from", "source"]
+    arguments = ["CartPole-v1", "--run-dir", "new", "--total-steps", "4000", "--init-from", "source"]
     with Command("train", *arguments, "--json", cwd=tmp_path) as command:
         finish(command)
         assert command.summary()["return_mean"] > 300  # a fresh network balances for about 10 steps
@@ -199,7 +199,7 @@ def test_a_fleet_begins_with_what_another_run_has_learnt_and_resumes_without_it(
     assert int(rows[0]["trained_steps"]) < 4000  # the steps of the other run do not count
     assert not rows[0]["return_mean"] or float(rows[0]["return_mean"]) > 100
     shutil.rmtree(source)
-    with Command("train", "--resume", "--run-dir", "new", "--env-steps", "8000", cwd=tmp_path) as command:
+    with Command("train", "--resume", "--run-dir", "new", "--total-steps", "8000", cwd=tmp_path) as command:
         finish(command)
     assert "resuming at update" in (tmp_path / "new/logs/learner.log").read_text()
 

@@ -18,7 +18,7 @@ BUDGET = 6000
 _PNG = b"\x89PNG\r\n\x1a\n"
 _SERIAL_FIELDS: dict[str, tuple[type, ...]] = {
     "reason": (str,),
-    "env_steps": (int,),
+    "settled_steps": (int,),
     "trained_steps": (int,),
     "wall_s": (float,),
     "train_s": (float,),
@@ -69,8 +69,8 @@ def both(place: Path) -> Iterator[tuple[Ended, Ended]]:
     """The same command twice in one directory at the same moment, one with a target, one without."""
     common = ["train", "CartPole-v1", "--actors", "2", "--json"]
     with (
-        Command(*common, "--target-return", str(TARGET), "--env-steps", "150000", cwd=place) as solving,
-        Command(*common, "--env-steps", str(BUDGET), cwd=place) as budgeted,
+        Command(*common, "--target-return", str(TARGET), "--total-steps", "150000", cwd=place) as solving,
+        Command(*common, "--total-steps", str(BUDGET), cwd=place) as budgeted,
     ):
         yield _end(solving), _end(budgeted)
 
@@ -94,7 +94,7 @@ def _assert_fields(summary: dict[str, Any], fields: dict[str, tuple[type, ...]])
 def test_two_actors_learn_cartpole_to_a_return_of_475(solved: Ended) -> None:
     assert solved.status == ExitStatus.DONE
     assert solved.summary["reason"] == "target"
-    assert 0 < solved.summary["target_step"] <= solved.summary["env_steps"] <= 150_000 + 8 * 2048
+    assert 0 < solved.summary["target_step"] <= solved.summary["settled_steps"] <= 150_000 + 8 * 2048
     best = json.loads((solved.directory / "best_evaluation.json").read_text())
     assert best["return_mean"] >= TARGET
     assert best["episodes"] == 20
@@ -102,7 +102,7 @@ def test_two_actors_learn_cartpole_to_a_return_of_475(solved: Ended) -> None:
 
 def test_a_run_ends_with_status_0_when_its_budget_is_spent(spent: Ended) -> None:
     assert spent.status == ExitStatus.DONE
-    assert spent.summary["reason"] == "env_steps"
+    assert spent.summary["reason"] == "total_steps"
     assert spent.summary["target_step"] is None
     assert BUDGET <= spent.summary["trained_steps"] < BUDGET + 2 * 2048
 
@@ -127,7 +127,7 @@ def test_every_rollout_of_a_run_has_one_outcome(solved: Ended, spent: Ended) -> 
         ledger = ended.summary["ledger"]
         assert_books_balance(ledger)
         assert (ledger["refused"], ledger["lost"], ledger["duplicate"]) == (0, 0, 0)
-        assert ended.summary["env_steps"] >= ended.summary["trained_steps"]
+        assert ended.summary["settled_steps"] >= ended.summary["trained_steps"]
 
 
 def test_nothing_is_left_running_and_the_private_directory_is_gone(solved: Ended, spent: Ended) -> None:
@@ -178,7 +178,7 @@ def test_metrics_csv_has_a_row_for_every_update(solved: Ended) -> None:
 
 def test_resume_on_a_new_embedded_server_goes_on_from_the_checkpoint(spent: Ended, place: Path) -> None:
     steps = spent.summary["trained_steps"] + BUDGET
-    more = ["--resume", "--run-dir", str(spent.directory), "--env-steps", str(steps)]
+    more = ["--resume", "--run-dir", str(spent.directory), "--total-steps", str(steps)]
     with Command("train", *more, "--json", cwd=place) as command:
         resumed = _end(command)
     assert resumed.status == ExitStatus.DONE
@@ -191,23 +191,23 @@ def test_resume_on_a_new_embedded_server_goes_on_from_the_checkpoint(spent: Ende
 
 def test_serial_takes_the_config_of_a_run_and_the_command_line_wins(solved: Ended, tmp_path: Path) -> None:
     config = solved.directory / "config.toml"
-    again = ["--config", str(config), "--env-steps", str(BUDGET), "--target-return", "501"]
+    again = ["--config", str(config), "--total-steps", str(BUDGET), "--target-return", "501"]
     with Command("serial", *again, "--json", cwd=tmp_path) as serial:
         ended = _end(serial)
     assert ended.status == ExitStatus.DONE
     _assert_fields(ended.summary, _SERIAL_FIELDS | {"refused": (int,)})
     assert not ended.summary.keys() & (_FIELDS.keys() - _SERIAL_FIELDS.keys())
-    assert ended.summary["reason"] == "env_steps"
+    assert ended.summary["reason"] == "total_steps"
     assert BUDGET <= ended.summary["trained_steps"] < BUDGET + 2 * 2048
     assert (ended.directory / "curve.png").read_bytes().startswith(_PNG)
-    used = config.read_text().replace("env_steps = 150000", f"env_steps = {BUDGET}")
+    used = config.read_text().replace("total_steps = 150000", f"total_steps = {BUDGET}")
     assert (ended.directory / "config.toml").read_text() == used.replace("= 475.0", "= 501.0")
 
 
 def test_the_command_line_wins_over_arguments_of_the_environment_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('env_id = "CartPole-v1"\n[env_kwargs]\nsutton_barto_reward = false\n')
-    again = ["--config", file.name, "--env-kwargs", "sutton_barto_reward", "True", "--env-steps", "8"]
+    again = ["--config", file.name, "--env-kwargs", "sutton_barto_reward", "True", "--total-steps", "8"]
     with Command("serial", *again, "--json", cwd=tmp_path) as serial:
         ended = _end(serial)
     assert ended.status == ExitStatus.DONE

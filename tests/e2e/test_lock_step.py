@@ -19,7 +19,7 @@ _TIMES = {"train_s", "wait_s", "update_s", "evaluation_return", "evaluation_step
 
 
 def _updates(number: int) -> tuple[str, str]:
-    return "--env-steps", str(number * _BATCH)
+    return "--total-steps", str(number * _BATCH)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_a_resume_with_another_fleet_or_beginning_is_refused(
 
 
 def test_an_outside_actor_is_sent_home_with_one_line_and_training_goes_on(tmp_path: Path) -> None:
-    endless = (*_RUN, "--env-steps", "1000000000", "--run", "fixed")
+    endless = (*_RUN, "--total-steps", "1000000000", "--run", "fixed")
     with Server().start() as server, Command("train", *endless, "--redis", server.url, cwd=tmp_path) as train:
         run = server.run("fixed")
         run.reaches(1)

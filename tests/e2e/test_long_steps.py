@@ -34,7 +34,7 @@ def test_an_actor_whose_environment_hangs_is_started_anew_and_says_so(
         "--env-timeout-s",
         str(limit_s),
     )
-    more = ("--vectorization", vectorization, "--actors", "1", "--env-steps", "160", *SMALL)
+    more = ("--vectorization", vectorization, "--actors", "1", "--total-steps", "160", *SMALL)
     with Command("train", *arguments, *more, "--json", cwd=tmp_path) as command:
         assert command.wait(120) == ExitStatus.DONE, command.err
         assert marker.exists()

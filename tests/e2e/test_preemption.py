@@ -13,7 +13,7 @@ from tests.conftest import wait_until
 from tests.e2e.support import SLOW, Command, Server, assert_books_balance, assert_nothing_left
 
 _BUDGET = 1600  # trained steps; some seconds of training
-_LINE = (*SLOW, "--env-steps", str(_BUDGET), "--resume", "auto", "--json")
+_LINE = (*SLOW, "--total-steps", str(_BUDGET), "--resume", "auto", "--json")
 
 
 def _updates(run_dir: Path) -> list[int]:
@@ -40,7 +40,7 @@ def test_a_run_that_is_killed_again_and_again_completes_with_the_same_line(
         assert_nothing_left(command)
     run_dir = tmp_path / "runs" / f"tests.envs-{name}"
     assert summary["run_dir"] == str(run_dir)
-    assert (summary["reason"], summary["trained_steps"] >= _BUDGET) == ("env_steps", True)
+    assert (summary["reason"], summary["trained_steps"] >= _BUDGET) == ("total_steps", True)
     assert _updates(run_dir) == list(range(1, summary["updates"] + 1))
     with Command(program, *_LINE, cwd=tmp_path) as command:
         assert command.wait(30) == ExitStatus.DONE

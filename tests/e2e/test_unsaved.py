@@ -33,7 +33,7 @@ def _out_of_the_way(checkpoints: Path) -> None:
 def test_a_last_checkpoint_that_cannot_be_saved_is_told_and_a_resumed_run_begins_with_the_one_before(
     tmp_path: Path, program: str, begun: str
 ) -> None:
-    line = [program, *SLOW, "--env-steps", "1200", "--run-dir", "run", "--resume", "auto", "--json"]
+    line = [program, *SLOW, "--total-steps", "1200", "--run-dir", "run", "--resume", "auto", "--json"]
     checkpoints, curve = tmp_path / "run" / "checkpoints", tmp_path / "run" / "curve.png"
     with Command(*line, cwd=tmp_path, environment=_NOTEBOOK) as command:
         command.said(begun, 60)
@@ -61,7 +61,7 @@ def test_a_last_checkpoint_that_cannot_be_saved_is_told_and_a_resumed_run_begins
     with Command(*line, cwd=tmp_path, environment=_NONSENSE) as command:
         assert command.wait(60) == ExitStatus.DONE, command.err
         again = command.summary()
-    assert again["reason"] == "env_steps"
+    assert again["reason"] == "total_steps"
     assert any(text.startswith("no curve.png: IsADirectoryError") for text in again["warnings"])
     rows = read_table(tmp_path / "run" / "metrics.csv")
     assert [int(row["update"]) for row in rows] == list(range(1, again["updates"] + 1))

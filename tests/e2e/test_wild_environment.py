@@ -90,12 +90,14 @@ def test_what_is_busy_at_first_is_waited_for_and_a_wild_one_trains_all_the_same(
         tmp_path, init=f"assert not os.path.exists('busy'), 'no licence'; {_WILD}", reset="os.chdir('/')"
     )
     (tmp_path / "busy").touch()
-    with Command("serial", "mine:Mine-v0", *_SMALL, "--env-steps", "256", "--json", cwd=tmp_path) as running:
+    with Command(
+        "serial", "mine:Mine-v0", *_SMALL, "--total-steps", "256", "--json", cwd=tmp_path
+    ) as running:
         running.said("no licence")
         (tmp_path / "busy").unlink()
         assert running.wait(40) == ExitStatus.DONE, running.err
         assert running.err.count("in __init__") == 1
-        assert running.summary()["reason"] == "env_steps"
+        assert running.summary()["reason"] == "total_steps"
         assert_nothing_left(running)
     assert (tmp_path / "runs" / "mine" / "summary.json").exists()
     (tmp_path / "mine.py").unlink()

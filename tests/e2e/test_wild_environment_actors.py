@@ -95,12 +95,12 @@ def act(self):
     if slot == "2" and not os.path.exists(back):
         time.sleep(0.05)
 """
-    more = ("--actors", "3", "--env-timeout-s", "3", "--env-steps", "4000")
+    more = ("--actors", "3", "--env-timeout-s", "3", "--total-steps", "4000")
     with fleet(tmp_path, code, *more) as command:
         assert command.wait(90) == ExitStatus.DONE, command.err
         summary = command.summary()
         assert_nothing_left(command)
-    assert summary["reason"] == "env_steps"
+    assert summary["reason"] == "total_steps"
     first, second = sorted(summary["warnings"])[:2]
     assert first.startswith("actor_000 ended")
     assert "SIGSEGV: Segmentation fault, in string_at" in first
@@ -121,7 +121,7 @@ def act(self):
         simulator(); daemon()
         os.kill(os.getpid(), {number.value})
 """
-    with fleet(tmp_path, code, "--actors", "1", "--env-steps", "600") as command:
+    with fleet(tmp_path, code, "--actors", "1", "--total-steps", "600") as command:
         assert command.wait(60) == ExitStatus.DONE, command.err
         summary = command.summary()
         assert_nothing_left(command)

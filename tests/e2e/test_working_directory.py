@@ -8,7 +8,7 @@ import pytest
 from dppo_redis.errors import ExitStatus
 from tests.e2e.support import Command, assert_nothing_left
 
-_BUDGET = ("--env-steps", "2048", "--json")
+_BUDGET = ("--total-steps", "2048", "--json")
 _CORRIDOR = """
 import gymnasium
 import numpy as np
@@ -57,7 +57,7 @@ def _both_at_once(beside_the_user: Command, in_an_odd_place: Command) -> None:
 def test_every_process_finds_an_environment_in_the_working_directory(beside_the_user: Command) -> None:
     assert beside_the_user.wait(45) == ExitStatus.DONE, beside_the_user.err
     summary = beside_the_user.summary()
-    assert summary["reason"] == "env_steps"
+    assert summary["reason"] == "total_steps"
     assert -50 <= summary["return_mean"] <= -9  # so the evaluator found it too
     assert_nothing_left(beside_the_user)
 

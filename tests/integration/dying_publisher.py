@@ -39,7 +39,7 @@ def main() -> None:
         os.write(tell, b"!")
         for number in count(life * _MOST_OF_ONE_LIFE):
             arrays = {"policy.weight": np.full(_WEIGHTS, number, np.float32)}
-            leader.publisher.publish(arrays, number, trained_steps=0, env_steps=0)
+            leader.publisher.publish(arrays, number, trained_steps=0, settled_steps=0)
 
     for _ in lives(publish, kills, _LONGEST_LIFE_S):
         pass

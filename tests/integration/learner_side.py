@@ -76,7 +76,7 @@ def lead(
 
 def publish(leadership: Leadership, update: int = 0, spec: Spec = SPEC) -> None:
     leadership.publisher.publish(
-        make_model(spec, seed=update).acting_arrays(), update, trained_steps=0, env_steps=0
+        make_model(spec, seed=update).acting_arrays(), update, trained_steps=0, settled_steps=0
     )
 
 

@@ -60,7 +60,7 @@ def config_of(
         envs_per_actor=2,
         rollout_steps=16,
         vectorization="sync",
-        env_steps=batch_steps * updates,
+        total_steps=batch_steps * updates,
         network={"hidden": [8], **(network or {})},
         ppo={
             "batch_steps": batch_steps,
@@ -87,7 +87,7 @@ def serial_state(config: RunConfig, updates: int) -> State:
     for update in range(updates):
         weights = Weights(1, 1, update, steps, steps, description.digest, ppo.acting_arrays())
         batch = stack(sampling.collect(ActingPolicy(weights, description.spec), StopRequest()))
-        ppo.update(batch, steps / config.env_steps)
+        ppo.update(batch, steps / config.total_steps)
         steps += batch.steps
     sampling.close()
     return flat(ppo.model.state_dict(), ppo.optimizer.state_dict())

@@ -168,12 +168,13 @@ def test_a_released_run_is_resumed(name: str, tmp_path: Path) -> None:
     shutil.copytree(RELEASED / name, run)
     before = (run / "metrics.csv").read_text()
     found = _resume(tmp_path, name)
-    assert found["reason"] == "env_steps"
+    assert found["reason"] == "total_steps"
     assert (found["updates"], found["trained_steps"]) == (30, 1920)
     assert found["ledger"]["imbalance"] == 0
     after = (run / "metrics.csv").read_text()
     old, new = ([*csv.DictReader(io.StringIO(text))] for text in (before, after))
-    assert [{name: row[name] for name in old[0]} for row in new[: len(old)]] == old
+    now = {name: {"env_steps": "settled_steps"}.get(name, name) for name in old[0]}
+    assert [{name: row[now[name]] for name in now} for row in new[: len(old)]] == old
     assert [line.split(",")[0] for line in after.splitlines()] == ["update", *map(str, range(1, 31))]
     assert json.loads((run / "run.json").read_text())["run"] == f"released-{name}"
     assert json.loads((run / "used.json").read_text())["epoch"] >= 2

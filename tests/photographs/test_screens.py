@@ -9,7 +9,7 @@ from tests.photographs.scenes import ACTORS, EVALUATION, LEDGER, STATUS
 _COUNTS = {name: int(count) for name, count in LEDGER.items()}
 _SUMMARY: dict[str, Any] = {
     "reason": "target",
-    "env_steps": 260000,
+    "settled_steps": 260000,
     "trained_steps": 258048,
     "wall_s": 101.25,
     "train_s": 90.5,
@@ -28,7 +28,10 @@ _SUMMARY: dict[str, Any] = {
     "run_dir": "/runs/[one]",
 }  # fmt: skip
 _SERIAL = {
-    **{name: _SUMMARY[name] for name in ("env_steps", "trained_steps", "wall_s", "train_s", "steps_per_s")},
+    **{
+        name: _SUMMARY[name]
+        for name in ("settled_steps", "trained_steps", "wall_s", "train_s", "steps_per_s")
+    },
     **{name: _SUMMARY[name] for name in ("updates", "return_episodes", "run_dir")},
     **dict.fromkeys(("target_step", "return_mean", "train_return_mean")),
     "refused": 2,

@@ -81,7 +81,7 @@ def _run_serial(trial: Trial, stop: StopRequest) -> Outcome:
     config = RunConfig.model_validate(
         {
             "env_id": trial.env_id,
-            "env_steps": trial.steps,
+            "total_steps": trial.steps,
             "seed": trial.seed,
             "ppo": {
                 "correction": trial.correction,
@@ -109,7 +109,7 @@ def _run_fleet(trial: Trial) -> Outcome:
         "--actors": FLEET_ACTORS,
         "--publish-every": trial.publish_every,
         "--max-staleness": trial.publish_every + 4,  # nothing is dropped: the age is what is measured
-        "--env-steps": trial.steps,
+        "--total-steps": trial.steps,
         "--seed": trial.seed,
         "--ppo.correction": trial.correction,
         "--ppo.update-epochs": trial.update_epochs,

@@ -36,11 +36,11 @@ ENDLESS = 10**9
 DEADLINE_S = 20.0
 
 
-def config_of(env_steps: int, milestone_steps: int | None = None) -> RunConfig:
+def config_of(total_steps: int, milestone_steps: int | None = None) -> RunConfig:
     """CartPole with two environments, rollouts of 16 steps and two of them in each batch."""
     return make_config(
         env_id="CartPole-v1",
-        env_steps=env_steps,
+        total_steps=total_steps,
         actors=1,
         envs_per_actor=2,
         rollout_steps=16,
@@ -97,11 +97,11 @@ def training(
     client: Client,
     keys: RunKeys,
     directory: Path,
-    env_steps: int,
+    total_steps: int,
     milestone_steps: int | None = None,
 ) -> Iterator[Training]:
     """Both run until the block ends, or until the learner has reached its goal."""
-    config = config_of(env_steps, milestone_steps)
+    config = config_of(total_steps, milestone_steps)
     values = config.model_dump(exclude_none=True, mode="json")
     (directory / "config.toml").write_text(tomli_w.dumps(values), encoding="utf-8")
     argv = ["--run", keys.run, "--run-dir", str(directory), "--redis", server.url]
@@ -117,9 +117,9 @@ def training(
 
 
 def train_to_the_end(
-    server: RedisServer, client: Client, keys: RunKeys, directory: Path, env_steps: int
+    server: RedisServer, client: Client, keys: RunKeys, directory: Path, total_steps: int
 ) -> ExitStatus:
-    with training(server, client, keys, directory, env_steps) as run:
+    with training(server, client, keys, directory, total_steps) as run:
         status = run.learner.result(DEADLINE_S)
         run.actor.wait_for_the_end()
     return status
@@ -151,7 +151,7 @@ def test_three_updates_leave_metrics_status_and_a_checkpoint(
     assert 0 <= float(status["time"]) - float(status["checkpoint_time"]) < 60
     assert status["dropped_by_actor"] == ""
     control = RunStore(private_client, keys).control()
-    assert (control.state, control.reason) == (STOP, "env_steps")
+    assert (control.state, control.reason) == (STOP, "total_steps")
     assert newest_checkpoint(tmp_path)["progress"]["update"] == 3
     assert integer(private_client.exists(keys.lease)) == 0
     assert ledger_of(private_client, keys)["steps:trained"] == THREE_UPDATES

@@ -62,9 +62,9 @@ class Learning:
 
 @contextmanager
 def learning(
-    server: RedisServer, client: Client, keys: RunKeys, directory: Path, env_steps: int = ENDLESS
+    server: RedisServer, client: Client, keys: RunKeys, directory: Path, total_steps: int = ENDLESS
 ) -> Iterator[Learning]:
-    values = config_of(env_steps).model_dump(exclude_none=True, mode="json")
+    values = config_of(total_steps).model_dump(exclude_none=True, mode="json")
     (directory / "config.toml").write_text(tomli_w.dumps(values), encoding="utf-8")
     argv = ["--run", keys.run, "--run-dir", str(directory), "--redis", server.url]
     stop = StopRequest()
@@ -75,7 +75,7 @@ def learning(
 def test_it_waits_until_the_first_rollout_then_trains_and_has_finished_at_the_end(
     private_server: RedisServer, private_client: Client, keys: RunKeys, tmp_path: Path
 ) -> None:
-    with learning(private_server, private_client, keys, tmp_path, env_steps=200 * BATCH) as run:
+    with learning(private_server, private_client, keys, tmp_path, total_steps=200 * BATCH) as run:
         first = run.until(lambda learner: learner.checkpoint_update == 0, "it has begun").learner
         assert (first.state, first.update, first.trained_steps, first.train_s) == ("waiting", 0, 0, 0.0)
         assert (first.return_mean, first.target_return, first.save_failures) == (None, None, 0)

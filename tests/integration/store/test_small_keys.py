@@ -125,7 +125,7 @@ class TestRuns:
         self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
     ) -> None:
         lead(client, keys, stop).lease.release()
-        store.set_state(STOP, "env_steps")
+        store.set_state(STOP, "total_steps")
         store.retire()
         store.reopen()
         assert store.control() == Control(RUN, "", None)
@@ -211,7 +211,7 @@ class TestEvaluation:
         version=3,
         update=2,
         trained_steps=128,
-        env_steps=130,
+        settled_steps=130,
         return_mean=21.5,
         return_std=0.5,
         length_mean=21.5,

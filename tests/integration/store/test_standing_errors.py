@@ -124,7 +124,7 @@ def test_the_keeper_goes_on_though_it_cannot_read_the_weights_again(
 
     keeper = make_keeper(private_client, keys, limited)
     limited.publisher.publish(
-        {"large": np.zeros(600_000, np.float32)}, update=1, trained_steps=0, env_steps=0
+        {"large": np.zeros(600_000, np.float32)}, update=1, trained_steps=0, settled_steps=0
     )
     for _ in range(3):
         keeper.tick()

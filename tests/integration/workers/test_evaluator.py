@@ -94,7 +94,7 @@ def test_the_end_of_a_run_cuts_the_last_evaluation_which_says_so_and_replaces_no
     )
     with evaluating(client, keys, url, description, stop) as (evaluator, _, thread):
         wait_until(lambda: store.evaluator().playing, PATIENCE_S, "progress is reported")
-        store.set_state(STOP, "env_steps")
+        store.set_state(STOP, "total_steps")
         began = time.monotonic()
         thread.result(PATIENCE_S)
         assert time.monotonic() - began < 4
@@ -117,7 +117,7 @@ def test_the_end_of_a_run_is_for_its_last_weights(
     with evaluating(client, keys, url, description, stop) as (evaluator, leadership, thread):
         wait_until(lambda: store.evaluator().playing, PATIENCE_S, "the first one is being played")
         publish(leadership, 5, description.spec)
-        store.set_state(STOP, "env_steps")
+        store.set_state(STOP, "total_steps")
         thread.result(PATIENCE_S)
         last = store.evaluation()
         assert last is not None
@@ -147,7 +147,7 @@ def test_an_evaluation_that_fails_says_why_and_is_tried_again(
         report = store.evaluator()
         assert (report.evaluations, report.error) == (1, "")
         assert report.failures >= 1
-        store.set_state(STOP, "env_steps")
+        store.set_state(STOP, "total_steps")
         thread.result(PATIENCE_S)
 
 
@@ -157,7 +157,7 @@ def test_a_failing_evaluation_does_not_hold_up_the_end(
     description = described("RaisesInStep-v0", {"at": 2})
     with evaluating(client, keys, url, description, stop) as (_, _, thread):
         wait_until(lambda: store.evaluator().failures > 0, PATIENCE_S, "it has failed")
-        store.set_state(STOP, "env_steps")
+        store.set_state(STOP, "total_steps")
         began = time.monotonic()
         thread.result(PATIENCE_S)
         assert time.monotonic() - began < 5

@@ -7,9 +7,9 @@ from learner.progress import Progress
 
 
 def make_goal(
-    env_steps: int = 1000, target: float | None = 475.0, on: Literal["eval", "train"] = "eval"
+    total_steps: int = 1000, target: float | None = 475.0, on: Literal["eval", "train"] = "eval"
 ) -> Goal:
-    return Goal(env_steps, target, on)
+    return Goal(total_steps, target, on)
 
 
 def make_progress(trained_steps: int = 100, returns: int = 100, of: float = 0.0) -> Progress:
@@ -19,9 +19,9 @@ def make_progress(trained_steps: int = 100, returns: int = 100, of: float = 0.0)
 
 
 def judge(
-    goal: Goal, progress: Progress, evaluation: float | None = None, env_steps: int = 120
+    goal: Goal, progress: Progress, evaluation: float | None = None, settled_steps: int = 120
 ) -> Finished | None:
-    return judge_goal(goal, progress, env_steps, evaluation, None if evaluation is None else 90)
+    return judge_goal(goal, progress, settled_steps, evaluation, None if evaluation is None else 90)
 
 
 def test_a_run_below_target_and_budget_goes_on() -> None:
@@ -33,7 +33,7 @@ def test_an_evaluation_that_reaches_the_target_exactly_ends_the_run() -> None:
 
 
 def test_the_step_at_which_an_evaluation_met_the_target_is_that_of_the_weights_it_played() -> None:
-    finished = judge(make_goal(), make_progress(), evaluation=480.0, env_steps=120)
+    finished = judge(make_goal(), make_progress(), evaluation=480.0, settled_steps=120)
     assert finished is not None
     assert finished.target_step == 90
 
@@ -64,17 +64,17 @@ def test_a_target_of_zero_is_a_target() -> None:
 
 def test_the_last_step_of_the_budget_ends_the_run() -> None:
     assert judge(make_goal(), make_progress(trained_steps=999)) is None
-    assert judge(make_goal(), make_progress(trained_steps=1000)) == Finished("env_steps", None)
+    assert judge(make_goal(), make_progress(trained_steps=1000)) == Finished("total_steps", None)
 
 
 def test_the_budget_is_of_trained_steps_not_of_dropped_ones() -> None:
-    assert judge(make_goal(), make_progress(trained_steps=999), env_steps=5000) is None
+    assert judge(make_goal(), make_progress(trained_steps=999), settled_steps=5000) is None
 
 
 def test_a_run_without_a_target_goes_on_until_its_budget_is_spent() -> None:
     goal = make_goal(target=None)
     assert judge(goal, make_progress(of=500.0), evaluation=500.0) is None
-    assert judge(goal, make_progress(trained_steps=1000), evaluation=500.0) == Finished("env_steps", None)
+    assert judge(goal, make_progress(trained_steps=1000), evaluation=500.0) == Finished("total_steps", None)
 
 
 def test_a_target_met_with_the_last_step_counts_as_met() -> None:

@@ -46,7 +46,7 @@ def record_of(by_staleness: dict[int, Drift], update: int = 1) -> UpdateRecord:
         report,
         update=update,
         trained_steps=2048 * update,
-        env_steps=2048 * update,
+        settled_steps=2048 * update,
         train_s=1.0,
         return_mean=None,
         episodes=0,
@@ -162,7 +162,7 @@ def test_a_table_of_a_release_with_other_columns_is_carried_on(tmp_path: Path) -
     (tmp_path / CSV_NAME).write_text("update,trained_steps,gone\n1,2048,7\n2,4096,7\n")
     MetricsFiles(tmp_path, first_update=1).close()
     (row,) = read_table(tmp_path / CSV_NAME)
-    assert (row["update"], row["trained_steps"], row["env_steps"]) == ("1", "2048", "")
+    assert (row["update"], row["trained_steps"], row["settled_steps"]) == ("1", "2048", "")
     assert "gone" not in row
 
 
@@ -184,7 +184,7 @@ def write_many(directory: Path, rows: int) -> int:
     fields = to_fields(replace(record_of(AGES), evaluation_return=1.0))
     numbers = {"update": "@update", "trained_steps": "@trained", "evaluation_steps": "@evaluated"}
     text = io.StringIO(newline="")
-    csv.DictWriter(text, names(UpdateRecord)).writerow({**fields, **numbers})
+    csv.DictWriter(text, names(UpdateRecord), extrasaction="ignore").writerow({**fields, **numbers})
     line = text.getvalue()
     with (directory / CSV_NAME).open("w", newline="") as stream:
         csv.DictWriter(stream, names(UpdateRecord)).writeheader()

@@ -57,7 +57,7 @@ def make() -> Iterator[Make]:
         keeps_checkpoints: bool = True,
         **knobs: Any,
     ) -> Training:
-        config = make_config(**{"env_steps": 10**6, "checkpoint": {"interval_s": NEVER_S}, **knobs})
+        config = make_config(**{"total_steps": 10**6, "checkpoint": {"interval_s": NEVER_S}, **knobs})
         ppo = make_ppo(batch_steps=8, minibatch_size=4)
         updater = PpoUpdate(make_model(SPEC), SPEC, ppo, update_epochs=2, seed=0, device=torch.device("cpu"))
         progress = progress or Progress()
@@ -96,8 +96,10 @@ def names_in(directory: Path) -> set[str]:
     return {file.name for file in (directory / "checkpoints").glob("*")}
 
 
-def evaluation(return_mean: float, env_steps: int) -> Evaluation:
-    return Evaluation(2, 1, env_steps, env_steps, return_mean, return_std=0.0, length_mean=9.0, episodes=1)
+def evaluation(return_mean: float, settled_steps: int) -> Evaluation:
+    return Evaluation(
+        2, 1, settled_steps, settled_steps, return_mean, return_std=0.0, length_mean=9.0, episodes=1
+    )
 
 
 def test_a_training_and_the_serial_baseline_never_load_the_redis_client() -> None:
@@ -125,28 +127,33 @@ def test_an_update_is_counted_and_its_record_says_what_it_was_made_of(make: Make
     training = make(tmp_path)
     before = weights_of(training)
     trained = train(training, waited_s=1.5)
-    training.evaluation = evaluation(7.0, env_steps=5)
-    record = training.record(trained, env_steps=99, version=4)
+    training.evaluation = evaluation(7.0, settled_steps=5)
+    record = training.record(trained, settled_steps=99, version=4)
     training.metrics.close()
     assert not all(torch.equal(old, new) for old, new in zip(before, weights_of(training), strict=True))
     assert trained.steps == 2 * STEPS
     assert (training.progress.update, training.progress.trained_steps) == (1, 2 * STEPS)
-    assert (record.update, record.trained_steps, record.env_steps, record.version) == (1, 2 * STEPS, 99, 4)
+    assert (record.update, record.trained_steps, record.settled_steps, record.version) == (
+        1,
+        2 * STEPS,
+        99,
+        4,
+    )
     assert (record.staleness_mean, record.staleness_max, record.wait_s) == (1.5, 3, 1.5)
     assert (record.evaluation_return, record.evaluation_steps) == (7.0, 5)
     with (tmp_path / "metrics.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
-    assert [(row["update"], row["env_steps"], row["version"]) for row in rows] == [("1", "99", "4")]
+    assert [(row["update"], row["settled_steps"], row["version"]) for row in rows] == [("1", "99", "4")]
 
 
 def test_the_share_of_waiting_rises_with_updates_that_had_to_wait(make: Make, tmp_path: Path) -> None:
     training = make(tmp_path)
     shares = []
     for _ in range(2):
-        training.record(train(training, waited_s=1e9), env_steps=0, version=1)
+        training.record(train(training, waited_s=1e9), settled_steps=0, version=1)
         shares.append(training.wait_share)
     assert shares == pytest.approx([0.05, 0.05 + 0.05 * 0.95])
-    training.record(train(training, waited_s=0.0), env_steps=0, version=1)
+    training.record(train(training, waited_s=0.0), settled_steps=0, version=1)
     assert training.wait_share == pytest.approx(0.95 * shares[1])
 
 
@@ -167,23 +174,23 @@ def test_a_training_that_goes_on_from_a_checkpoint_comes_out_the_same_bit_for_bi
 @pytest.mark.parametrize(
     ("target", "on_evaluation", "finished"),
     [
-        (None, None, Finished("env_steps", None)),
+        (None, None, Finished("total_steps", None)),
         (5.0, 6.0, Finished("target", 3)),
-        (5.0, 4.0, Finished("env_steps", None)),
+        (5.0, 4.0, Finished("total_steps", None)),
     ],
     ids=["no target", "met", "missed"],
 )
 def test_it_is_finished_by_its_target_else_by_its_budget(
     make: Make, tmp_path: Path, target: float | None, on_evaluation: float | None, finished: Finished
 ) -> None:
-    training = make(tmp_path, env_steps=4 * STEPS, target_return=target)
+    training = make(tmp_path, total_steps=4 * STEPS, target_return=target)
     train(training)
-    training.judge(env_steps=2 * STEPS)
+    training.judge(settled_steps=2 * STEPS)
     assert training.finished is None
     if on_evaluation is not None:
-        training.evaluation = evaluation(on_evaluation, env_steps=3)
+        training.evaluation = evaluation(on_evaluation, settled_steps=3)
     train(training)
-    training.judge(env_steps=4 * STEPS)
+    training.judge(settled_steps=4 * STEPS)
     assert training.finished == finished
 
 
@@ -436,5 +443,5 @@ def test_rows_that_could_not_be_written_are_a_warning(tmp_path: Path, make: Make
     training.metrics.close()
     (tmp_path / "run" / "metrics.csv").unlink()
     training.metrics._csv = Path("/dev/full").open("w", buffering=1)  # noqa: SIM115
-    training.record(train(training), env_steps=1, version=1)
+    training.record(train(training), settled_steps=1, version=1)
     assert "No space left" in " ".join(training.warnings.texts)

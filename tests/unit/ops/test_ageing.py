@@ -18,7 +18,7 @@ from tests.factories import make_config, make_policy, make_spec, spaces_of
 
 _CONFIG = make_config(
     env_id="CartPole-v1",
-    env_steps=320,
+    total_steps=320,
     envs_per_actor=2,
     ppo={"batch_steps": 64, "minibatch_size": 32},
     evaluation={"episodes": 1, "interval_s": 86_400},

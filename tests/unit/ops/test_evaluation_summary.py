@@ -98,7 +98,7 @@ def run_serial(tmp_path: Path, env_kwargs: dict[str, Any], **evaluation: Any) ->
         env_kwargs=env_kwargs,
         envs_per_actor=2,
         rollout_steps=4,
-        env_steps=16,
+        total_steps=16,
         ppo={"batch_steps": 8, "minibatch_size": 8},
         evaluation={"episodes": 8, **evaluation},
     )
@@ -120,7 +120,7 @@ def test_a_serial_run_counts_its_evaluations_and_keeps_the_best_policy(tmp_path:
 def test_a_serial_run_whose_evaluations_are_cut_says_so_and_keeps_no_policy(tmp_path: Path) -> None:
     limits = {"limit_s": 0.5, "end_wait_s": 0.2}
     summary = run_serial(tmp_path, {"length": 10_000, "ms": 5}, **limits).summary(wall_s=1.0)
-    assert (summary.reason, summary.evaluations, summary.return_mean) == ("env_steps", 0, None)
+    assert (summary.reason, summary.evaluations, summary.return_mean) == ("total_steps", 0, None)
     assert summary.evaluation is not None
     assert (summary.evaluation.complete, summary.evaluation.return_mean) == (False, 10)
     assert any("was cut after" in text for text in summary.warnings)
@@ -134,14 +134,23 @@ def test_a_cut_evaluation_meets_no_target_of_a_serial_run(tmp_path: Path) -> Non
     made.training.goal = replace(made.training.goal, target_return=1.0)
     made.training.judge(made.training.progress.trained_steps)
     assert made.training.finished is not None
-    assert made.training.finished.reason == "env_steps"
+    assert made.training.finished.reason == "total_steps"
 
 
 def test_without_evaluations_a_run_ends_and_its_last_checkpoint_is_played(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`best` is what it would play; there is none."""
-    small = ("--envs-per-actor", "2", "--ppo.batch-steps", "32", "--env-steps", "64", "--network.hidden", "8")
+    small = (
+        "--envs-per-actor",
+        "2",
+        "--ppo.batch-steps",
+        "32",
+        "--total-steps",
+        "64",
+        "--network.hidden",
+        "8",
+    )
     arguments = ("tests.envs:Terminating-v0", *small, "--evaluation.enabled", "false", "--json")
     assert serial([*arguments, "--run-dir", str(tmp_path / "run")]) == ExitStatus.DONE
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -25,7 +25,7 @@ def make_run(
     config = make_config(env_id="CartPole-v1", seed=seed, **knobs)
     prepare(RunDirectory(path.name, path), config, resume=False, sampling=sampling)
     rows = [f"{first_step + 100 * i},{value}" for i, value in enumerate(returns)]
-    (path / "metrics.csv").write_text("\n".join(["env_steps,return_mean", *rows]) + "\n")
+    (path / "metrics.csv").write_text("\n".join(["settled_steps,return_mean", *rows]) + "\n")
     return str(path)
 
 

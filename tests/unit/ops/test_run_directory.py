@@ -191,7 +191,7 @@ class TestPrepare:
 
 
 def test_the_summary_is_one_json_object_beside_the_rest(tmp_path: Path) -> None:
-    summary = make_summary(reason="target", env_steps=3)
+    summary = make_summary(reason="target", settled_steps=3)
     write_summary(tmp_path, summary)
     assert json.loads(RunFiles(tmp_path).summary.read_text()) == to_json(summary)
     assert [file.name for file in tmp_path.iterdir()] == ["summary.json"]

@@ -31,7 +31,7 @@ LINE = (
 )
 
 
-def trained(run_dir: Path, env_steps: int, **knobs: Any) -> Serial:
+def trained(run_dir: Path, total_steps: int, **knobs: Any) -> Serial:
     """A run of this budget, or the rest of one that is in the directory."""
     config = make_config(
         **{
@@ -39,7 +39,7 @@ def trained(run_dir: Path, env_steps: int, **knobs: Any) -> Serial:
             "envs_per_actor": 2,
             "actors": 2,
             "rollout_steps": 4,
-            "env_steps": env_steps,
+            "total_steps": total_steps,
             "segment_updates": 2,
             "ppo": {"batch_steps": 16, "minibatch_size": 8},
             **knobs,
@@ -77,27 +77,27 @@ def test_a_run_whose_budget_is_spent_trains_no_more(tmp_path: Path) -> None:
     first = trained(tmp_path, 32)
     again = trained(tmp_path, 32)
     assert again.training.progress.update == first.training.progress.update
-    assert again.summary(1.0).reason == "env_steps"
+    assert again.summary(1.0).reason == "total_steps"
 
 
 def test_what_resume_refuses_to_change_auto_refuses_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([*LINE, "--env-steps", "16", "--age", "1"]) == ExitStatus.DONE
+    assert main([*LINE, "--total-steps", "16", "--age", "1"]) == ExitStatus.DONE
     for how in (["--resume", "auto"], ["--resume"]):
         with pytest.raises(ConfigurationError, match="network"):
             main([*LINE, *how, "--network.hidden", "3"])
         with pytest.raises(ConfigurationError, match="keeps its age, 1"):
             main([*LINE, *how, "--age", "2"])
-    assert main([*LINE, "--env-steps", "40", "--resume", "auto"]) == ExitStatus.DONE
+    assert main([*LINE, "--total-steps", "40", "--resume", "auto"]) == ExitStatus.DONE
     assert sampling_in(Path("run")) == "one process, age 1"
 
 
 def test_a_run_of_a_fleet_is_left_to_a_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([*LINE, "--env-steps", "16"]) == ExitStatus.DONE
+    assert main([*LINE, "--total-steps", "16"]) == ExitStatus.DONE
     identity = Path("run/run.json")
     identity.write_text(identity.read_text().replace("one process, age 0", "a fleet"))
     with pytest.raises(ConfigurationError, match="dppo-redis train"):
-        main([*LINE, "--env-steps", "40", "--resume", "auto"])
+        main([*LINE, "--total-steps", "40", "--resume", "auto"])

@@ -82,7 +82,7 @@ def test_a_run_goes_on_where_only_its_evaluations_fail(
         env_kwargs={"at": 5, "length": 9},
         envs_per_actor=2,
         rollout_steps=4,
-        env_steps=16,
+        total_steps=16,
         ppo={"batch_steps": 8, "minibatch_size": 8},
     )
     serial = make_serial(
@@ -92,7 +92,7 @@ def test_a_run_goes_on_where_only_its_evaluations_fail(
         serial.run()
     serial.close()
     summary = serial.summary(wall_s=1.0)
-    assert (summary.reason, summary.updates, summary.return_mean) == ("env_steps", 2, None)
+    assert (summary.reason, summary.updates, summary.return_mean) == ("total_steps", 2, None)
     assert summary.evaluation is None
     assert "the last evaluation failed: step raised RuntimeError" in summary.warnings[0]
     assert "no evaluation: step raised RuntimeError: the simulator lost its licence" in caplog.text
@@ -111,7 +111,7 @@ def test_a_run_leaves_the_checkpoints_that_its_configuration_asks_for(
         envs_per_actor=2,
         actors=1,
         rollout_steps=4,
-        env_steps=24,
+        total_steps=24,
         lock_step=lock_step,
         segment_updates=2,
         ppo={"batch_steps": 8, "minibatch_size": 8},

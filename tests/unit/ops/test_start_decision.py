@@ -15,7 +15,7 @@ from ops.fleet.start_decision import StartDecision, decide_start
 from ops.options import SerialOptions, TrainOptions
 from tests.factories import make_config, make_summary
 
-CONFIG = make_config(env_id="CartPole-v1", env_steps=1000, rollout_steps=64, ppo={"batch_steps": 128})
+CONFIG = make_config(env_id="CartPole-v1", total_steps=1000, rollout_steps=64, ppo={"batch_steps": 128})
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def begin(*words: str, kind: type[Any] = TrainOptions) -> StartDecision[Any]:
 
 
 def automatically(*words: str, kind: type[Any] = TrainOptions) -> StartDecision[Any]:
-    return begin("--env-steps", "1000", "--resume", "auto", *words, kind=kind)
+    return begin("--total-steps", "1000", "--resume", "auto", *words, kind=kind)
 
 
 def begun(path: Path, run: str = "CartPole-v1-s1", checkpoint: int | None = None) -> RunFiles:
@@ -93,10 +93,10 @@ class TestAutomatically:
 
     def test_a_toml_file_lies_between_the_runs_own_configuration_and_the_line(self, place: Path) -> None:
         begun(place / "runs" / "CartPole-v1-s1", checkpoint=3)
-        Path("mine.toml").write_text("env_steps = 5\n[ppo]\nlearning_rate = 0.02\ngamma = 0.5\n")
+        Path("mine.toml").write_text("total_steps = 5\n[ppo]\nlearning_rate = 0.02\ngamma = 0.5\n")
         config = automatically("--config", "mine.toml", "--ppo.gamma", "0.6").options.config
         assert (config.ppo.learning_rate, config.ppo.gamma, config.ppo.batch_steps) == (0.02, 0.6, 128)
-        assert (config.env_steps, config.rollout_steps) == (1000, 64)
+        assert (config.total_steps, config.rollout_steps) == (1000, 64)
 
     def test_the_name_in_a_directory_is_kept(self, place: Path) -> None:
         begun(place / "here", run="named")
@@ -106,9 +106,9 @@ class TestAutomatically:
 
     def test_a_finished_run_shows_its_end_and_a_larger_budget_goes_on(self, place: Path) -> None:
         files = begun(place / "runs" / "CartPole-v1-s1", checkpoint=3)
-        write_summary(files.path, make_summary(reason="env_steps", trained_steps=1010))
-        assert automatically().summary == make_summary(reason="env_steps", trained_steps=1010)
-        assert automatically("--env-steps", "2000").summary is None
+        write_summary(files.path, make_summary(reason="total_steps", trained_steps=1010))
+        assert automatically().summary == make_summary(reason="total_steps", trained_steps=1010)
+        assert automatically("--total-steps", "2000").summary is None
 
     @pytest.mark.parametrize(
         ("target", "is_finished"), [("400", True), ("450", True), ("500", False), (None, False)]
@@ -158,5 +158,5 @@ def test_auto_and_overwrite_exclude_each_other() -> None:
 
 def test_a_damaged_summary_is_no_end(place: Path) -> None:
     files = begun(place / "runs" / "CartPole-v1-s1", checkpoint=3)
-    files.summary.write_text(json.dumps({"reason": "env_steps"}))
+    files.summary.write_text(json.dumps({"reason": "total_steps"}))
     assert automatically().summary is None

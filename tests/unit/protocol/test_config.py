@@ -37,11 +37,17 @@ def test_the_defaults_are_a_valid_configuration() -> None:
     assert config.publish_every <= config.max_staleness
 
 
+def test_a_setting_is_read_by_its_former_name_but_not_by_both() -> None:
+    assert RunConfig.model_validate({"env_id": "A-v0", "env_steps": 7}).total_steps == 7
+    with pytest.raises(ConfigurationError, match="env_steps is the former name of total_steps"):
+        RunConfig.model_validate({"env_id": "A-v0", "env_steps": 7, "total_steps": 8})
+
+
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
         ("max_stalenes", "max_staleness"),
-        ("env_step", "env_steps"),
+        ("env_step", "total_steps"),
         ("publish_evry", "publish_every"),
         ("ppo.gama", "ppo.gamma"),
         ("ppo.clip_epsilom", "ppo.clip_epsilon"),
@@ -65,7 +71,7 @@ def test_a_key_that_is_near_none_points_to_the_help() -> None:
         ("actors", 5000, "less than or equal to 4096"),
         ("envs_per_actor", -1, "greater than or equal to 1"),
         ("rollout_steps", 0, "greater than or equal to 1"),
-        ("env_steps", 0, "greater than or equal to 1"),
+        ("total_steps", 0, "greater than or equal to 1"),
         ("seed", -1, "greater than or equal to 0"),
         ("seed", 2**32, "less than 4294967296"),
         ("publish_every", 0, "greater than or equal to 1"),

@@ -29,9 +29,9 @@ class TestLedger:
         ledger = Ledger({"trained": 3, "refused": 2, "refused:shape": 2, "steps:trained": 24, "lost": 1})
         assert ledger.settled == 6
 
-    def test_env_steps_are_the_steps_of_every_outcome(self) -> None:
+    def test_settled_steps_are_the_steps_of_every_outcome(self) -> None:
         ledger = Ledger({"trained": 3, "steps:trained": 24, "steps:stale": 8, "steps:refused": 1})
-        assert ledger.env_steps == 33
+        assert ledger.settled_steps == 33
 
     def test_a_count_never_falls_by_merging(self) -> None:
         ledger = Ledger({"trained": 5, "stale": 1})
@@ -58,7 +58,7 @@ class TestLedger:
                 future = pool.submit(write)
                 while writing:
                     writing = not future.done()
-                    assert ledger.env_steps <= ledger.settled
+                    assert ledger.settled_steps <= ledger.settled
         finally:
             sys.setswitchinterval(interval_s)
 

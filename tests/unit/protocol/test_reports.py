@@ -60,7 +60,8 @@ class TestFields:
             "steps_per_s steps_per_s_recent return_mean episodes staleness_mean staleness_recent "
             "staleness_max stale_share staleness_limit learner_wait_share checkpoint_update "
             "checkpoint_time save_failures save_error device trained stale duplicate refused lost "
-            "env_steps epoch version learner actors planned_actors missing actor_wait_share backlog_high "
+            "settled_steps env_steps epoch version learner actors planned_actors missing actor_wait_share "
+            "backlog_high "
             "rollout_steps entries_added backlog imbalance stream_bytes valve_bytes time"
         )
 
@@ -73,7 +74,7 @@ class TestFields:
 
     def test_metrics_csv_has_these_columns_in_this_order(self) -> None:
         assert " ".join(names(UpdateRecord)) == (
-            "update trained_steps env_steps train_s return_mean episodes evaluation_return "
+            "update trained_steps settled_steps train_s return_mean episodes evaluation_return "
             "evaluation_steps staleness_mean staleness_max version wait_s update_s policy_loss value_loss "
             "entropy approx_kl clip_fraction explained_variance ratio_error learning_rate gradient_steps "
             "skipped_steps drift_ratio drift_kl drift_clip_fraction drift_effective_share "
@@ -137,9 +138,17 @@ class TestWhatOthersWrote:
         stored = {name: str(value) for name, value in to_fields(EVALUATION).items()}
         assert from_whole_fields(Evaluation, stored) == EVALUATION
         assert from_whole_fields(Evaluation, {**stored, name: "good"}) is None
-        del stored[name]
+        stored = {kept: text for kept, text in stored.items() if kept not in (name, "env_steps")}
         if name not in _SINCE_LATER:
             assert from_whole_fields(Evaluation, stored) is None
+
+    def test_a_field_is_read_by_the_name_that_the_release_before_gave_it_and_written_with_both(self) -> None:
+        stored = {name: str(value) for name, value in to_fields(EVALUATION).items()}
+        assert stored["env_steps"] == stored["settled_steps"] == str(EVALUATION.settled_steps)
+        del stored["settled_steps"]
+        assert from_whole_fields(Evaluation, stored) == EVALUATION
+        assert from_fields(Evaluation, stored) == EVALUATION
+        assert from_json(Evaluation, json.dumps(to_json(EVALUATION)).replace("settled", "env")) == EVALUATION
 
     def test_an_evaluation_of_an_earlier_release_is_complete(self) -> None:
         cut = replace(EVALUATION, episodes=7, planned=20, complete=False)
@@ -156,7 +165,8 @@ class TestWhatOthersWrote:
 class TestSummary:
     def test_a_serial_run_has_no_values_of_a_fleet_and_a_fleet_has_them_in_this_order(self) -> None:
         assert " ".join(to_json(make_summary(refused=0))) == (
-            "reason env_steps trained_steps wall_s train_s steps_per_s updates return_mean return_episodes "
+            "reason settled_steps env_steps trained_steps wall_s train_s steps_per_s updates return_mean "
+            "return_episodes "
             "evaluation evaluations target_step train_return_mean learner_wait_share refused warnings run_dir"
         )
         fleet = to_json(
@@ -169,9 +179,9 @@ class TestSummary:
             )
         )
         assert " ".join(fleet) == (
-            "reason env_steps trained_steps wall_s train_s steps_per_s updates version return_mean "
-            "return_episodes evaluation evaluations target_step train_return_mean staleness ledger actors "
-            "actor_wait_share learner_wait_share warnings run_dir"
+            "reason settled_steps env_steps trained_steps wall_s train_s steps_per_s updates version "
+            "return_mean return_episodes evaluation evaluations target_step train_return_mean staleness "
+            "ledger actors actor_wait_share learner_wait_share warnings run_dir"
         )
         assert fleet["staleness"] == {"mean": 0.5, "max": 1, "limit": 4}
         assert (

@@ -125,7 +125,7 @@ def test_a_resumed_run_whose_environment_looks_different_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{}, {"actors": 3}, {"env_steps": 9}, {"target_return": 1.0}, {"ppo": {"learning_rate": 1e-4}}],
+    [{}, {"actors": 3}, {"total_steps": 9}, {"target_return": 1.0}, {"ppo": {"learning_rate": 1e-4}}],
     ids=str,
 )
 def test_a_resumed_run_may_change_its_fleet_its_goal_and_its_learning(change: dict[str, Any]) -> None:
@@ -136,7 +136,7 @@ def test_a_resumed_run_may_change_its_fleet_its_goal_and_its_learning(change: di
 def test_a_resumed_lock_step_run_keeps_its_fleet() -> None:
     stored = planned(lock_step=True).config_as_used
     same: dict[str, Any] = {"lock_step": True, "rollout_steps": stored.rollout_steps}
-    refuse_another_plan(stored, SPACES, planned(**same, env_steps=9))
+    refuse_another_plan(stored, SPACES, planned(**same, total_steps=9))
     for change in ("actors", "envs_per_actor", "segment_updates"):
         with pytest.raises(ConfigurationError, match="keeps its lock-step mode"):
             refuse_another_plan(stored, SPACES, planned(**{**same, change: 4}))
@@ -151,7 +151,7 @@ def test_serial_looks_at_its_environment_once(tmp_path: Path, monkeypatch: pytes
         return make_single(source, *more)
 
     monkeypatch.setattr("dppo_redis.environments.inspect.make_single", counted)
-    knobs = "--env-steps 64 --rollout-steps 8 --ppo.batch-steps 64 --evaluation.episodes 1"
+    knobs = "--total-steps 64 --rollout-steps 8 --ppo.batch-steps 64 --evaluation.episodes 1"
     serial(["CartPole-v1", "--run-dir", str(tmp_path / "run"), "--json", *knobs.split()])
     assert looked.read_text() == "CartPole-v1\n"
 

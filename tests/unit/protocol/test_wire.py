@@ -105,7 +105,7 @@ def test_a_rollout_arrives_whole(spec: Spec) -> None:
     spec=st.text("0123456789abcdef", min_size=16, max_size=16),
 )
 def test_weights_arrive_whole_with_their_identity(numbers: list[int], spec: str) -> None:
-    names = ("epoch", "version", "update", "trained_steps", "env_steps")
+    names = ("epoch", "version", "update", "trained_steps", "settled_steps")
     identity: dict[str, Any] = dict(zip(names, numbers, strict=True))
     weights = replace(make_weights(make_spec()), spec=spec, **identity)
     decoded = decode_weights(encode_weights(weights))

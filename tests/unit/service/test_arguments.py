@@ -123,9 +123,13 @@ def test_a_switch_takes_no_value(words: list[str]) -> None:
 def test_the_command_line_wins_over_the_file_it_names(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text('env_id = "Pendulum-v1"\nseed = 5\nenv_kwargs = {g = 9.0}\n')
-    words = ["--config", str(file), "--env-kwargs", "render_mode", "human", "--env_steps", "7000"]
+    words = ["--config", str(file), "--env-kwargs", "render_mode", "human", "--total_steps", "7000"]
     options = read_options(TrainOptions, words, "dppo-redis train")
-    assert (options.config.env_id, options.config.seed, options.config.env_steps) == ("Pendulum-v1", 5, 7000)
+    assert (options.config.env_id, options.config.seed, options.config.total_steps) == (
+        "Pendulum-v1",
+        5,
+        7000,
+    )
     assert options.config.env_kwargs == {"g": 9.0, "render_mode": "human"}
 
 

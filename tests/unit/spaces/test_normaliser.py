@@ -146,7 +146,7 @@ def test_returns_are_reported_raw_whatever_is_normalised(tmp_path: Path) -> None
     """Episodes of three steps, rewarded with 1, 2 and 3: in training, evaluation and metrics.csv."""
     config = make_config(
         env_id=TERMINATING,
-        env_steps=200,
+        total_steps=200,
         envs_per_actor=2,
         ppo={"batch_steps": 64, "normalise_observations": True, "normalise_returns": True},
         evaluation={"episodes": 2},
