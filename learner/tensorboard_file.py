@@ -3,12 +3,14 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-
-from torch.utils.tensorboard import SummaryWriter
+from typing import TYPE_CHECKING
 
 from dppo_redis.protocol.report_fields import curves
 from dppo_redis.protocol.reports import UpdateRecord
 from dppo_redis.service.logs import RateLimit
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 class TensorBoardFile:
@@ -41,13 +43,15 @@ class TensorBoardFile:
         if self._writer is not None:
             self._writer.close()
 
-    def _begun(self) -> SummaryWriter:
+    def _begun(self) -> "SummaryWriter":
         if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter  # which the first update need not wait for
+
             self._writer = SummaryWriter(str(self._directory), purge_step=self._purged_step)
             self._purged_step = None
         return self._writer
 
-    def _write(self, writer: SummaryWriter, record: UpdateRecord) -> None:
+    def _write(self, writer: "SummaryWriter", record: UpdateRecord) -> None:
         for tag, value in (*curves(record), *_curves_by_staleness(record)):
             writer.add_scalar(tag, value, record.trained_steps)
         played = record.evaluation_steps

@@ -149,6 +149,7 @@ class Training:
         self.waits = WaitMeter()
         self.rate = RecentRate()
         self.warnings = RunWarnings()
+        self.first_update_time = 0.0  # seconds since 1970, of the first update of this process
         self._health = HealthLog(ppo.spec, self.warnings)
 
     def begin(self, ago_s: float = 0.0) -> None:
@@ -168,6 +169,7 @@ class Training:
         self.saving.trained(steps_before, self.progress.trained_steps)
         self.advance_clock()
         self.rate.add(self.progress.train_s, self.progress.trained_steps)
+        self.first_update_time = self.first_update_time or time.time()
         return Trained(report, staleness, batch.steps, waited_s, began)
 
     @property

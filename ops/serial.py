@@ -58,6 +58,7 @@ class Serial:
             lambda line: self.console.print(line, highlight=False, soft_wrap=True),
         )
         self.next_line = 0.0
+        self.ended_at = 0.0  # by the monotonic clock, when training did
 
     def run(self) -> None:
         """Train until the goal is reached or a stop is asked for."""
@@ -80,6 +81,7 @@ class Serial:
             self._show()
             training.judge(progress.trained_steps)
             self._save_when_due()
+        self.ended_at = time.monotonic()
         last = training.evaluation
         if not self.stop.requested and (last is None or last.update != progress.update):
             training.evaluation = self.evaluations.play(self._policy(), self.stop, last=True)
@@ -136,15 +138,15 @@ class Serial:
         self.sampling.close()
         self.evaluations.close()
 
-    def summary(self, wall_s: float) -> RunSummary:
-        """What the run came to."""
+    def summary(self) -> RunSummary:
+        """What the run came to; how long the command took is not known yet."""
         training = self.training
         progress, evaluation, finished = training.progress, training.evaluation, training.finished
         return RunSummary(
             reason=finished.reason if finished and not self.stop.requested else "stopped",
             settled_steps=progress.trained_steps,
             trained_steps=progress.trained_steps,
-            wall_s=wall_s,
+            wall_s=0.0,
             train_s=progress.train_s,
             steps_per_s=progress.steps_per_s(),
             updates=progress.update,

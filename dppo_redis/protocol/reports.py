@@ -40,6 +40,7 @@ class LearnerStatus:
     save_failures: int  # checkpoints that could not be saved since this learner started
     save_error: str  # why the last one could not be saved; empty when it was
     device: str  # where the network is trained
+    first_update_time: Annotated[float, Unit("s since 1970", digits=3)]  # end of this process's first update
 
 
 @dataclass(frozen=True)
@@ -238,6 +239,8 @@ class RunSummary:
     trained_steps: int  # that the last weights learnt from
     wall_s: Annotated[float, Unit("s", digits=3)]  # since the command started
     train_s: Annotated[float, Unit("s", digits=3)]  # since the first rollout, without pauses
+    first_update_s: Annotated[float | None, Unit("s", digits=3)] = None  # from command to first update
+    end_s: Annotated[float | None, Unit("s", digits=3)] = None  # from the end of training to this summary
     steps_per_s: Annotated[float, Unit("steps/s", digits=1)]  # trained_steps by train_s
     updates: int  # over all learners of the run
     version: Annotated[int | None, Unit(left_out=True)] = None  # of a fleet's weights

@@ -23,7 +23,7 @@ from learner.warm_start import check_before_start
 from ops.fleet.run_directory import RunDirectory, check, claim, prepare, sampling_in
 from ops.fleet.start_decision import decide_start
 from ops.options import SerialOptions
-from ops.screens.run_end import keep, status_of_end, tell_again, with_save_checked
+from ops.screens.run_end import Times, keep, status_of_end, tell_again, with_save_checked
 from ops.screens.tables import (
     derived_table,
     make_console,
@@ -152,10 +152,11 @@ class _Ending:
         serial = self.serial
         serial.training.metrics.close()
         serial.training.save_last(serial.save)
-        summary = serial.summary(time.monotonic() - self.started)
+        summary = serial.summary()
         if failure is not None:
             summary = replace(summary, reason="failed")
-        summary = keep(self.directory, with_save_checked(summary, self.directory))
+        times = Times(self.started, serial.training.first_update_time, serial.ended_at)
+        summary = keep(self.directory, with_save_checked(summary, self.directory), times)
         if failure is None:
             serial.console.print(summary_table(summary))
         if self.as_json:

@@ -36,7 +36,7 @@ from ops.fleet.shared_redis import check_shared, leave_shared, prepare_shared
 from ops.fleet.start_decision import decide_start
 from ops.fleet.supervisor import Fleet
 from ops.options import TrainOptions
-from ops.screens.run_end import keep, status_of_end, tell_again, with_save_checked
+from ops.screens.run_end import Times, keep, prepare_to_draw, status_of_end, tell_again, with_save_checked
 from ops.screens.summary import summarise
 from ops.screens.tables import derived_table, progress_stream, summary_table
 from ops.screens.view import Screen
@@ -185,18 +185,19 @@ def _train(
             _say_how_to_join(screen, directory.run, address, broker)
             with screen:
                 watch.until_the_end()
+                prepare_to_draw()
                 watch.finish(options.config.evaluation.end_wait_s)
         except DppoError as error:
             failure = error
             if broker is not None:  # on another's server only once it is clear that nobody else leads
                 quietly(lambda: watch.store.set_state(STOP, "failed"))
-        wall_s = time.monotonic() - started
-        summary = summarise(options.config, watch, directory.path, wall_s, failed=failure is not None)
+        summary = summarise(options.config, watch, directory.path, failed=failure is not None)
     finally:
         fleet.stop()
     if broker is None:
         quietly(lambda: leave_shared(watch.store, failed=failure is not None))
-    summary = keep(directory, with_save_checked(summary, directory))
+    times = Times(started, watch.first_update_time, watch.ended_at)
+    summary = keep(directory, with_save_checked(summary, directory), times)
     return _conclude(options, summary, screen, stop, failure)
 
 

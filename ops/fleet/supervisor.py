@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from dppo_redis.store.credentials import URL_VARIABLE, VARIABLES
 from ops.fleet.render import LEARNER_STOP_WAIT_S, FleetPlan, render
 
 _START_TIMEOUT_S = 10.0
+_WAKE_PERIOD_S = 0.05
 _STOP_TIMEOUT_S = LEARNER_STOP_WAIT_S + 20.0
 _ALIVE = ("STARTING", "RUNNING", "BACKOFF", "STOPPING")
 
@@ -165,27 +167,30 @@ class Fleet:
 
     def stop(self) -> None:
         """Stop everything in order and wait for it."""
-        if self._process.poll() is None:
-            self._stop_the_last_one()
-            self._process.terminate()
-            try:
-                self._process.wait(_STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        if self._process.poll() is not None:
+            return
+        self._process.terminate()
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        while time.monotonic() < deadline:
+            self._wake()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_WAKE_PERIOD_S)
+                return
+        self._process.kill()
+        self._process.wait()
+
+    def _wake(self) -> None:
+        """Connect to supervisord and hang up: its loop sleeps up to a second, and takes one step of an
+        ordered shutdown each time it wakes."""
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_WAKE_PERIOD_S)
+            connection.connect(str(self.plan.control_socket))
 
     def stop_sampling(self) -> None:
         """Send actors and evaluator a SIGTERM, and do not wait: some may be deaf to all else."""
         for group in ("actor", "evaluator"):
             with contextlib.suppress(FleetError):
                 self._ask("stopProcessGroup", group, False)
-
-    def _stop_the_last_one(self) -> None:
-        """When the services have ended by themselves, stop the broker at once: no order is needed,
-        and supervisord's own ordered shutdown takes a second for each group, empty ones included."""
-        with contextlib.suppress(FleetError):
-            if not any(process.alive for name, process in self.processes().items() if name != "broker"):
-                self._ask("stopAllProcesses")
 
 
 def last_line(log: Path) -> str:

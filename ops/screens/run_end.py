@@ -1,9 +1,12 @@
 """The end of a command that trained: its last files, its last words and its exit status. No Redis."""
 
+import importlib
 import json
 import logging
+import threading
+import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from dppo_redis.artefacts.run_files import RunFiles, checkpoint_files, number_of
 from dppo_redis.errors import ExitStatus
@@ -35,7 +38,32 @@ def with_save_checked(summary: RunSummary, directory: RunDirectory) -> RunSummar
     return replace(warned(summary, text), reason=UNSAVED)
 
 
-def keep(directory: RunDirectory, summary: RunSummary) -> RunSummary:
+def prepare_to_draw() -> None:
+    """Import what `keep` draws with in a thread of its own, while the command waits for the services."""
+    threading.Thread(target=importlib.import_module, args=("ops.screens.curve",), daemon=True).start()
+
+
+@dataclass(frozen=True)
+class Times:
+    """Moments of a command that trained, from which its summary says how long it took."""
+
+    started: float  # by the monotonic clock
+    first_update: float  # seconds since 1970, when its first update was done; 0: there was none
+    training_ended: float  # by the monotonic clock; 0: it has not
+
+    def put_into(self, summary: RunSummary) -> RunSummary:
+        """The summary with its durations as they are now."""
+        now = time.monotonic()
+        began = time.time() - (now - self.started)
+        return replace(
+            summary,
+            wall_s=now - self.started,
+            first_update_s=max(0.0, self.first_update - began) if self.first_update else None,
+            end_s=now - self.training_ended if self.training_ended else None,
+        )
+
+
+def keep(directory: RunDirectory, summary: RunSummary, times: Times) -> RunSummary:
     """Draw the curve and write the summary; what cannot be done is a warning in the one returned."""
     evaluation = summary.evaluation
     last = None if evaluation is None else (evaluation.settled_steps, evaluation.return_mean)
@@ -46,7 +74,7 @@ def keep(directory: RunDirectory, summary: RunSummary) -> RunSummary:
         plot_run(directory.path, directory.run, last)
 
     summary = _tried(summary, RunFiles(directory.path).curve.name, draw)
-    kept = summary
+    summary = kept = times.put_into(summary)
     return _tried(summary, directory.files.summary.name, lambda: write_summary(directory.path, kept))
 
 

@@ -18,11 +18,11 @@ from ops.screens.watch import Watch
 _log = logging.getLogger("dppo")
 
 
-def summarise(config: RunConfig, watch: Watch, run_dir: Path, wall_s: float, *, failed: bool) -> RunSummary:
+def summarise(config: RunConfig, watch: Watch, run_dir: Path, *, failed: bool) -> RunSummary:
     """Put the summary together; read from Redis while it is still there."""
     nothing = RunStatus(watch.store.keys.run, {}, Control(RUN, "", None), Ledger(), None, {}, None)
     status = watch.status or nothing
-    summary = _of_status(status, config, run_dir, wall_s)
+    summary = _of_status(status, config, run_dir)
     if watch.status is not None:
         try:
             with translated():
@@ -36,13 +36,13 @@ def summarise(config: RunConfig, watch: Watch, run_dir: Path, wall_s: float, *, 
     return replace(summary, reason="failed") if failed else summary
 
 
-def _of_status(status: RunStatus, config: RunConfig, run_dir: Path, wall_s: float) -> RunSummary:
+def _of_status(status: RunStatus, config: RunConfig, run_dir: Path) -> RunSummary:
     learner, keeper, evaluation = status.learner, status.keeper, status.evaluation
     return RunSummary(
         reason=status.control.reason or "stopped",
         settled_steps=status.ledger.settled_steps,
         trained_steps=learner.trained_steps,
-        wall_s=wall_s,
+        wall_s=0.0,  # until the end is there
         train_s=learner.train_s,
         steps_per_s=learner.steps_per_s,
         updates=learner.update,

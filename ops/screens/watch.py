@@ -136,6 +136,8 @@ class Watch:
     losses: Losses = field(default_factory=Losses)
     upkeep: Callable[[], None] = lambda: None  # of what the fleet needs on disk
     status: RunStatus | None = None
+    first_update_time: float = 0.0  # seconds since 1970, of the first update that was seen; 0 before it
+    ended_at: float = 0.0  # by the monotonic clock, when the end of training was seen; 0 before it
     recurrence: Recurrence = field(default_factory=Recurrence)
     rate_limit: RateLimit = field(default_factory=RateLimit)
 
@@ -163,6 +165,7 @@ class Watch:
                 self.screen.say(f"Redis does not answer: {line}")
             return
         self.recurrence.over()
+        self.first_update_time = self.first_update_time or self.status.learner.first_update_time
         self.screen.show(self.status, last=last)
         self._say(self.losses.deaths(self.status.actors))
 
@@ -178,6 +181,7 @@ class Watch:
 
     def finish(self, end_wait_s: float) -> None:
         """Ask the services to end by themselves and wait for them, `end_wait_s` for the last evaluation."""
+        self.ended_at = time.monotonic()
         hasty = self.stop.requested
         if hasty:
             self.fleet.stop_sampling()

@@ -100,7 +100,7 @@ def _run_serial(trial: Trial, stop: StopRequest) -> Outcome:
             serial.close()
         seconds = time.monotonic() - started
         staleness = serial.training.progress.staleness_mean
-        return _outcome(trial, serial.summary(seconds), staleness, Path(temporary), seconds)
+        return _outcome(trial, serial.summary(), staleness, Path(temporary), seconds)
 
 
 def _run_fleet(trial: Trial) -> Outcome:

@@ -110,7 +110,7 @@ def run_serial(tmp_path: Path, env_kwargs: dict[str, Any], **evaluation: Any) ->
 
 
 def test_a_serial_run_counts_its_evaluations_and_keeps_the_best_policy(tmp_path: Path) -> None:
-    summary = run_serial(tmp_path, {}).summary(wall_s=1.0)
+    summary = run_serial(tmp_path, {}).summary()
     assert summary.evaluations == 2
     assert summary.evaluation is not None
     assert (summary.evaluation.complete, summary.return_episodes, summary.warnings) == (True, 8, ())
@@ -119,7 +119,7 @@ def test_a_serial_run_counts_its_evaluations_and_keeps_the_best_policy(tmp_path:
 
 def test_a_serial_run_whose_evaluations_are_cut_says_so_and_keeps_no_policy(tmp_path: Path) -> None:
     limits = {"limit_s": 0.5, "end_wait_s": 0.2}
-    summary = run_serial(tmp_path, {"length": 10_000, "ms": 5}, **limits).summary(wall_s=1.0)
+    summary = run_serial(tmp_path, {"length": 10_000, "ms": 5}, **limits).summary()
     assert (summary.reason, summary.evaluations, summary.return_mean) == ("total_steps", 0, None)
     assert summary.evaluation is not None
     assert (summary.evaluation.complete, summary.evaluation.return_mean) == (False, 10)

@@ -1,20 +1,23 @@
 """The last files of a run: what cannot be written is a warning and decides nothing."""
 
+import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from dppo_redis.artefacts.run_files import checkpoint_name
 from dppo_redis.errors import ExitStatus
-from dppo_redis.protocol.report_fields import from_json
-from dppo_redis.protocol.reports import RunSummary
+from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.service.shutdown import StopRequest
 from ops.fleet.run_directory import RunDirectory
-from ops.screens.run_end import keep, status_of_end, with_save_checked
+from ops.screens.run_end import Times, keep, status_of_end, with_save_checked
 from tests.factories import make_summary
+
+TIMES = Times(started=time.monotonic() - 9, first_update=time.time() - 7, training_ended=time.monotonic() - 1)
 
 
 @pytest.fixture
@@ -32,17 +35,26 @@ def test_a_figure_that_fails_for_any_reason_is_a_warning_in_the_summary_that_is_
         raise error
 
     monkeypatch.setattr("ops.screens.curve.plot_run", fail)
-    summary = keep(directory, make_summary())
+    summary = keep(directory, make_summary(), TIMES)
     (warning,) = summary.warnings
     assert warning.startswith(f"no curve.png: {type(error).__name__}: ")
     assert "\n" not in warning
-    assert from_json(RunSummary, directory.files.summary.read_text()) == summary
+    assert json.loads(directory.files.summary.read_text()) == to_json(summary)
     assert status_of_end(summary, StopRequest()) is ExitStatus.DONE
+
+
+def test_a_summary_says_how_long_the_command_its_start_and_its_end_took(directory: RunDirectory) -> None:
+    summary = keep(directory, make_summary(), TIMES)
+    assert summary.first_update_s == pytest.approx(2, abs=0.1)
+    assert summary.wall_s - 9 == pytest.approx(summary.end_s - 1 if summary.end_s else None, abs=0.1)
+    assert 1 <= (summary.end_s or 0) < 60
+    none = keep(directory, make_summary(), Times(time.monotonic(), first_update=0.0, training_ended=0.0))
+    assert (none.first_update_s, none.end_s) == (None, None)
 
 
 def test_a_summary_that_cannot_be_kept_is_a_warning_in_the_one_that_is_shown(directory: RunDirectory) -> None:
     directory.files.summary.mkdir()
-    assert keep(directory, make_summary()).warnings[0].startswith("no summary.json: IsADirectoryError")
+    assert keep(directory, make_summary(), TIMES).warnings[0].startswith("no summary.json: IsADirectoryError")
 
 
 @pytest.mark.parametrize(

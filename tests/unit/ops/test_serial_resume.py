@@ -77,7 +77,7 @@ def test_a_run_whose_budget_is_spent_trains_no_more(tmp_path: Path) -> None:
     first = trained(tmp_path, 32)
     again = trained(tmp_path, 32)
     assert again.training.progress.update == first.training.progress.update
-    assert again.summary(1.0).reason == "total_steps"
+    assert again.summary().reason == "total_steps"
 
 
 def test_what_resume_refuses_to_change_auto_refuses_too(

@@ -91,7 +91,7 @@ def test_a_run_goes_on_where_only_its_evaluations_fail(
     with caplog.at_level(logging.ERROR, "dppo"):
         serial.run()
     serial.close()
-    summary = serial.summary(wall_s=1.0)
+    summary = serial.summary()
     assert (summary.reason, summary.updates, summary.return_mean) == ("total_steps", 2, None)
     assert summary.evaluation is None
     assert "the last evaluation failed: step raised RuntimeError" in summary.warnings[0]

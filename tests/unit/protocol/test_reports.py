@@ -59,9 +59,9 @@ class TestFields:
             "state alarm warnings dropped_by_actor update trained_steps budget_steps target_return train_s "
             "steps_per_s steps_per_s_recent return_mean episodes staleness_mean staleness_recent "
             "staleness_max stale_share staleness_limit learner_wait_share checkpoint_update "
-            "checkpoint_time save_failures save_error device trained stale duplicate refused lost "
-            "settled_steps env_steps epoch version learner actors planned_actors missing actor_wait_share "
-            "backlog_high "
+            "checkpoint_time save_failures save_error device first_update_time trained stale duplicate "
+            "refused lost settled_steps env_steps epoch version learner actors planned_actors missing "
+            "actor_wait_share backlog_high "
             "rollout_steps entries_added backlog imbalance stream_bytes valve_bytes time"
         )
 
@@ -165,8 +165,8 @@ class TestWhatOthersWrote:
 class TestSummary:
     def test_a_serial_run_has_no_values_of_a_fleet_and_a_fleet_has_them_in_this_order(self) -> None:
         assert " ".join(to_json(make_summary(refused=0))) == (
-            "reason settled_steps env_steps trained_steps wall_s train_s steps_per_s updates return_mean "
-            "return_episodes "
+            "reason settled_steps env_steps trained_steps wall_s train_s first_update_s end_s steps_per_s "
+            "updates return_mean return_episodes "
             "evaluation evaluations target_step train_return_mean learner_wait_share refused warnings run_dir"
         )
         fleet = to_json(
@@ -179,9 +179,9 @@ class TestSummary:
             )
         )
         assert " ".join(fleet) == (
-            "reason settled_steps env_steps trained_steps wall_s train_s steps_per_s updates version "
-            "return_mean return_episodes evaluation evaluations target_step train_return_mean staleness "
-            "ledger actors actor_wait_share learner_wait_share warnings run_dir"
+            "reason settled_steps env_steps trained_steps wall_s train_s first_update_s end_s steps_per_s "
+            "updates version return_mean return_episodes evaluation evaluations target_step "
+            "train_return_mean staleness ledger actors actor_wait_share learner_wait_share warnings run_dir"
         )
         assert fleet["staleness"] == {"mean": 0.5, "max": 1, "limit": 4}
         assert (
