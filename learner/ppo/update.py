@@ -4,6 +4,7 @@ Shared by the distributed learner and the serial baseline. Knows no Redis, clock
 """
 
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 import torch
@@ -16,10 +17,10 @@ from dppo_redis.protocol.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN
 from dppo_redis.spaces.features import Normaliser, observed
 from dppo_redis.spaces.normaliser import CLIP, RunningMoments, discounted_returns, hold_rewards, spread_of
 from dppo_redis.spaces.observations import FloatArray
-from learner.ppo.batch import Batch, Rows, minibatches
+from learner.ppo.batch import Batch, Rows
 from learner.ppo.drift import Drift, by_staleness, drift
-from learner.ppo.loss import Loss, ppo_loss
 from learner.ppo.prepare import prepare
+from learner.ppo.steps import AutogradSteps, Schedule, Steps, Tally
 
 
 @dataclass(frozen=True)
@@ -40,45 +41,6 @@ class UpdateReport:
     outlier_rewards: int  # likewise
     drift: Drift  # of the whole batch
     drift_by_staleness: dict[int, Drift]
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """The knobs that may be annealed linearly over the step budget, as they are in one update."""
-
-    learning_rate: float
-    clip_epsilon: float
-    entropy_coef: float
-
-
-class _Tally:
-    """Sums of what is watched over gradient steps; stays on the device until it is read."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(5, device=device)
-        self.steps = 0
-        self.skipped = 0
-
-    def add(self, loss: Loss | None) -> None:
-        """Count a gradient step; None was skipped."""
-        if loss is None:
-            self.skipped += 1
-            return
-        self.steps += 1
-        self._sums += torch.stack((loss.policy, loss.value, loss.entropy, loss.approx_kl, loss.clip_fraction))
-
-    def merge(self, other: "_Tally") -> None:
-        """Count another tally's steps as well."""
-        self._sums += other._sums
-        self.steps += other.steps
-        self.skipped += other.skipped
-
-    def means(self) -> Tensor:
-        """Policy loss, value loss, entropy, KL divergence and clip fraction; zeros without a step."""
-        return self._sums / max(1, self.steps)
-
-
-_KL = 3  # place of the KL divergence among the means
 
 
 class PpoUpdate:
@@ -102,6 +64,7 @@ class PpoUpdate:
             model.parameters(), lr=ppo.learning_rate, eps=ppo.adam_epsilon, fused=True
         )
         self.generator = torch.Generator().manual_seed(seed)
+        self._steps: Steps = AutogradSteps(self.model, self.optimizer, ppo)
         self.observation_moments = RunningMoments.empty(spec.observation.moments)
         self.return_moments = RunningMoments.empty(1)
 
@@ -149,15 +112,12 @@ class PpoUpdate:
             drift_by_staleness=by_staleness(moved, staleness, schedule.clip_epsilon),
         )
 
-    def _passes(self, rows: Rows, schedule: Schedule) -> _Tally:
+    def _passes(self, rows: Rows, schedule: Schedule) -> Tally:
         """All passes, or those until the KL divergence of one exceeds its target."""
-        total = _Tally(self.device)
-        for _ in range(self.update_epochs):
-            one = _Tally(self.device)
-            for minibatch in minibatches(rows, self.ppo.minibatch_size, self.generator):
-                one.add(self._step(minibatch, schedule))
-            total.merge(one)
-            if self.ppo.target_kl is not None and float(one.means()[_KL]) > self.ppo.target_kl:
+        total = Tally.empty(self.device)
+        for one in islice(self._steps.passes(rows, schedule, self.generator), self.update_epochs):
+            total += one
+            if self.ppo.target_kl is not None and one.kl > self.ppo.target_kl:
                 break
         return total
 
@@ -194,37 +154,6 @@ class PpoUpdate:
         for group in self.optimizer.param_groups:
             group["lr"], group["eps"] = schedule.learning_rate, ppo.adam_epsilon
         return schedule
-
-    def _step(self, rows: Rows, schedule: Schedule) -> Loss | None:
-        """One gradient step; None, and no step, where the gradient is not finite."""
-        valid: Tensor | slice = slice(None)  # all rows, but where they are whole columns
-        if rows.inputs.sequences is not None:
-            if not rows.valid.any():
-                return None
-            valid = rows.valid
-        new = self.model.evaluate(rows.inputs, rows.actions)
-        loss = ppo_loss(
-            log_probs=new.log_probs[valid],
-            old_log_probs=rows.old_log_probs[valid],
-            weights=rows.weights[valid],
-            advantages=rows.advantages[valid],
-            values=new.values[valid],
-            old_values=rows.values[valid],
-            returns=rows.returns[valid],
-            entropy=new.entropy[valid],
-            clip_epsilon=schedule.clip_epsilon,
-            value_coef=self.ppo.value_coef,
-            entropy_coef=schedule.entropy_coef,
-            dual_clip=self.ppo.dual_clip,
-            value_clip=self.ppo.value_clip,
-        )
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.total.backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.ppo.max_grad_norm)
-        if not norm.isfinite():
-            return None
-        self.optimizer.step()
-        return loss
 
 
 def _ratio_error(log_ratios: FloatArray) -> float | None:
