@@ -1,6 +1,6 @@
 """Gradient steps over the rows of an update: what they report, and those that autograd makes.
 
-`update.py` asks for them pass by pass.
+`plain_steps.py` has the same for plain networks, by hand. `update.py` asks for either pass by pass.
 """
 
 from collections.abc import Iterator

@@ -19,8 +19,9 @@ from dppo_redis.spaces.normaliser import CLIP, RunningMoments, discounted_return
 from dppo_redis.spaces.observations import FloatArray
 from learner.ppo.batch import Batch, Rows
 from learner.ppo.drift import Drift, by_staleness, drift
+from learner.ppo.plain_steps import make_steps
 from learner.ppo.prepare import prepare
-from learner.ppo.steps import AutogradSteps, Schedule, Steps, Tally
+from learner.ppo.steps import Schedule, Tally
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class PpoUpdate:
             model.parameters(), lr=ppo.learning_rate, eps=ppo.adam_epsilon, fused=True
         )
         self.generator = torch.Generator().manual_seed(seed)
-        self._steps: Steps = AutogradSteps(self.model, self.optimizer, ppo)
+        self._steps = make_steps(self.model, self.optimizer, spec, ppo, device)
         self.observation_moments = RunningMoments.empty(spec.observation.moments)
         self.return_moments = RunningMoments.empty(1)
 

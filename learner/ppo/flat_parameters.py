@@ -1,0 +1,127 @@
+"""All parameters of a network in one flat array that torch's share, and Adam on it.
+
+What reads or writes the network or the optimiser through torch (checkpoints, exports, warm starts,
+publications) goes on as it is: names, shapes and formats are torch's, and its tensors are views of the
+arrays here. Loading copies into them.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from learner.ppo.plain_networks import Floats, aligned
+
+_STATE = ("step", "exp_avg", "exp_avg_sq")  # names that torch's Adam gives to t, m and v
+
+
+class FlatParameters:
+    """The parameters of `module` that `layout` names, one behind the other."""
+
+    def __init__(self, module: nn.Module, layout: Sequence[tuple[str, tuple[int, ...]]]) -> None:
+        known = dict(module.named_parameters())
+        assert {name: tuple(parameter.shape) for name, parameter in known.items()} == dict(layout)
+        self.parameters = [known[name] for name, _ in layout]
+        dtype = torch.empty((), dtype=self.parameters[0].dtype).numpy().dtype
+        self.values: Floats = aligned((sum(parameter.numel() for parameter in self.parameters),), dtype)
+        self._views = self.views_of(self.values)
+        self.adopt()
+
+    def views_of(self, flat: Floats) -> list[Tensor]:
+        """An array as long as all parameters, as tensors of their shapes; they share its memory."""
+        ends = np.cumsum([parameter.numel() for parameter in self.parameters])
+        parts = np.split(flat, ends[:-1])
+        return [
+            torch.from_numpy(part.reshape(parameter.shape))
+            for part, parameter in zip(parts, self.parameters, strict=True)
+        ]
+
+    def adopt(self) -> None:
+        """Move parameters here that lie elsewhere, because somebody gave the network other tensors."""
+        for parameter, view in zip(self.parameters, self._views, strict=True):
+            if parameter.data_ptr() != view.data_ptr():
+                view.copy_(parameter.data)
+                parameter.data = view
+
+
+class FlatAdam:
+    """Adam (arXiv:1412.6980, algorithm 1) on flat parameters, in the order of operations of torch's.
+
+        m = m + (1 - b1)(g - m),   v = b2 v + (1 - b2) g^2
+        theta = theta - lr / (1 - b1^t)  m / (sqrt(v) / sqrt(1 - b2^t) + eps)
+
+    Before that the gradient is clipped to a norm. `optimizer` keeps the knobs and, as views, the moments: its
+    `state_dict` is that of torch's own Adam after the same steps.
+    """
+
+    def __init__(self, flat: FlatParameters, optimizer: torch.optim.Adam) -> None:
+        self._flat = flat
+        self._optimizer = optimizer
+        self._moments: Floats = aligned((2, flat.values.size), flat.values.dtype)  # m, v
+        self._spare: Floats = aligned(flat.values.shape, flat.values.dtype)
+        self._steps = np.zeros(len(flat.parameters), np.float32)  # t; torch counts for each parameter
+        self._views = list(
+            zip(
+                [torch.from_numpy(self._steps[i : i + 1]).squeeze(0) for i in range(len(self._steps))],
+                flat.views_of(self._moments[0]),
+                flat.views_of(self._moments[1]),
+                strict=True,
+            )
+        )
+        self._take_over()
+        optimizer.register_load_state_dict_post_hook(lambda _: self._take_over())
+
+    def _take_over(self) -> None:
+        """Continue from the state that the optimiser holds; without one, begin."""
+        self._moments[:], self._steps[:] = 0, 0
+        state = self._optimizer.state
+        for parameter, views in zip(self._flat.parameters, self._views, strict=True):
+            if parameter in state:
+                for name, view in zip(_STATE, views, strict=True):
+                    view.copy_(state[parameter][name])
+        if state:
+            self._attach()
+
+    def _attach(self) -> None:
+        """Let the optimiser's state be views of this one."""
+        for parameter, views in zip(self._flat.parameters, self._views, strict=True):
+            self._optimizer.state[parameter] = dict(zip(_STATE, views, strict=True))
+
+    def step(self, gradient: Floats, max_norm: float) -> bool:
+        """One step along `gradient`, which is overwritten; False, and no step, where it is not finite."""
+        norm = _norm(gradient)
+        if not math.isfinite(norm):
+            return False
+        if not self._optimizer.state:
+            self._attach()
+        group: dict[str, Any] = self._optimizer.param_groups[0]
+        beta1, beta2 = group["betas"]
+        self._steps += 1
+        t = float(self._steps[0])
+        first, second, spare = self._moments[0], self._moments[1], self._spare
+        clip = max_norm / (norm + 1e-6)
+        if clip < 1:
+            gradient *= clip
+        np.subtract(gradient, first, out=spare)
+        spare *= 1 - beta1
+        first += spare
+        np.multiply(gradient, gradient, out=gradient)
+        gradient *= 1 - beta2
+        second *= beta2
+        second += gradient
+        np.sqrt(second, out=spare)
+        spare /= math.sqrt(1 - beta2**t)
+        spare += group["eps"]
+        np.divide(first, spare, out=spare)
+        spare *= group["lr"] / (1 - beta1**t)
+        self._flat.values -= spare
+        return True
+
+
+def _norm(gradient: Floats) -> float:
+    """Its length; infinite where the squares exceed the dtype, as torch has it."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return math.sqrt(float(np.dot(gradient, gradient)))
