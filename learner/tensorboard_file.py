@@ -52,8 +52,13 @@ class TensorBoardFile:
         return self._writer
 
     def _write(self, writer: "SummaryWriter", record: UpdateRecord) -> None:
-        for tag, value in (*curves(record), *_curves_by_staleness(record)):
-            writer.add_scalar(tag, value, record.trained_steps)
+        from tensorboard.compat.proto.summary_pb2 import Summary  # likewise
+
+        # All curves in one event: one for each of them took a tenth of a small update's computing time.
+        numbers = (*curves(record), *_curves_by_staleness(record))
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in numbers]
+        assert writer.file_writer is not None
+        writer.file_writer.add_summary(Summary(value=values), record.trained_steps)
         played = record.evaluation_steps
         if played is not None and played != self._evaluated:
             self._evaluated = played
