@@ -13,13 +13,14 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
 
 ROOT = Path(__file__).resolve().parents[2]
 _PLUGINS = Path(__file__).resolve().parent / "plugins"
+_AUTOGRAD = _PLUGINS / "autograd"  # a plugin of Python itself, see there
 _PACKAGES = ("dppo_redis", "workers", "learner", "ops")
 _LONGEST_S = 600.0
 
@@ -35,11 +36,12 @@ class Side:
     name: str
     code: Path
     place: Path
+    autograd: bool = False  # for all networks, as in commits that know nothing else
 
     def environment(self) -> dict[str, str]:
         """That of every process of this side."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("DPPO_", "PYTHON"))}
-        path = f"{self.code}{os.pathsep}{_PLUGINS}"
+        path = os.pathsep.join(map(str, (self.code, _PLUGINS, *([_AUTOGRAD] if self.autograd else []))))
         return {**kept, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(self.place)}
 
     def start(self, *arguments: str, program: str = "ops") -> "Running":
@@ -154,7 +156,14 @@ def sides(commit: str) -> Iterator[Sides]:
         packed = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
         with tarfile.open(fileobj=BytesIO(packed)) as archive:
             archive.extractall(place / "code", filter="data")
-        found = Sides(_side("old", place / "code", place), _side("new", ROOT, place), place)
+        by_hand = (place / "code/learner/ppo/plain_steps.py").exists()
+        if not by_hand:
+            print(
+                f"{commit} knows autograd alone: so this checkout computes all gradients with it", flush=True
+            )
+        old = _side("old", place / "code", place)
+        new = replace(_side("new", ROOT, place), autograd=not by_hand)
+        found = Sides(old, new, place)
         for side in found.both():
             side.verify()
         yield found
