@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from learner.ppo.adam import Adam
 from learner.ppo.plain_networks import Floats, aligned
 
 _STATE = ("step", "exp_avg", "exp_avg_sq")  # names that torch's Adam gives to t, m and v
@@ -57,7 +58,7 @@ class FlatAdam:
     `state_dict` is that of torch's own Adam after the same steps.
     """
 
-    def __init__(self, flat: FlatParameters, optimizer: torch.optim.Adam) -> None:
+    def __init__(self, flat: FlatParameters, optimizer: Adam) -> None:
         self._flat = flat
         self._optimizer = optimizer
         self._moments: Floats = aligned((2, flat.values.size), flat.values.dtype)  # m, v
@@ -72,7 +73,7 @@ class FlatAdam:
             )
         )
         self._take_over()
-        optimizer.register_load_state_dict_post_hook(lambda _: self._take_over())
+        optimizer.loaded = self._take_over
 
     def _take_over(self) -> None:
         """Continue from the state that the optimiser holds; without one, begin."""

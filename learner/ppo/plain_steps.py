@@ -13,6 +13,7 @@ from dppo_redis.policy.networks import InputSizes
 from dppo_redis.protocol.config import PpoConfig
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.spaces.observations import Array
+from learner.ppo.adam import Adam
 from learner.ppo.batch import Rows
 from learner.ppo.flat_parameters import FlatAdam, FlatParameters
 from learner.ppo.gradient import PlainGradient, Terms
@@ -21,7 +22,7 @@ from learner.ppo.steps import AutogradSteps, Schedule, Steps, Tally
 
 
 def make_steps(
-    model: ActorCritic, optimizer: torch.optim.Adam, spec: Spec, ppo: PpoConfig, device: torch.device
+    model: ActorCritic, optimizer: Adam, spec: Spec, ppo: PpoConfig, device: torch.device
 ) -> Steps:
     """By hand where that is possible."""
     networks = plain_networks(model, spec)
@@ -46,9 +47,7 @@ def plain_networks(model: ActorCritic, spec: Spec) -> PlainNetworks | None:
 class PlainSteps:
     """Parameters, their gradient and Adam's moments as flat arrays."""
 
-    def __init__(
-        self, model: ActorCritic, networks: PlainNetworks, optimizer: torch.optim.Adam, ppo: PpoConfig
-    ) -> None:
+    def __init__(self, model: ActorCritic, networks: PlainNetworks, optimizer: Adam, ppo: PpoConfig) -> None:
         self._ppo = ppo
         self._flat = FlatParameters(model, networks.layout())
         self._adam = FlatAdam(self._flat, optimizer)

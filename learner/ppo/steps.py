@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dppo_redis.policy.actor_critic import ActorCritic
 from dppo_redis.protocol.config import PpoConfig
+from learner.ppo.adam import Adam
 from learner.ppo.batch import Rows, minibatches
 from learner.ppo.loss import Loss, ppo_loss
 
@@ -64,7 +65,7 @@ class Steps(Protocol):
 class AutogradSteps:
     """For every network and device."""
 
-    def __init__(self, model: ActorCritic, optimizer: torch.optim.Adam, ppo: PpoConfig) -> None:
+    def __init__(self, model: ActorCritic, optimizer: Adam, ppo: PpoConfig) -> None:
         self._model = model
         self._optimizer = optimizer
         self._ppo = ppo
@@ -107,7 +108,7 @@ class AutogradSteps:
             dual_clip=self._ppo.dual_clip,
             value_clip=self._ppo.value_clip,
         )
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
         loss.total.backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._ppo.max_grad_norm)
         if not norm.isfinite():

@@ -17,6 +17,7 @@ from dppo_redis.protocol.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN
 from dppo_redis.spaces.features import Normaliser, observed
 from dppo_redis.spaces.normaliser import CLIP, RunningMoments, discounted_returns, hold_rewards, spread_of
 from dppo_redis.spaces.observations import FloatArray
+from learner.ppo.adam import Adam
 from learner.ppo.batch import Batch, Rows
 from learner.ppo.drift import Drift, by_staleness, drift
 from learner.ppo.plain_steps import make_steps
@@ -61,9 +62,7 @@ class PpoUpdate:
         self.ppo = ppo
         self.update_epochs = update_epochs
         self.device = device
-        self.optimizer = torch.optim.Adam(
-            model.parameters(), lr=ppo.learning_rate, eps=ppo.adam_epsilon, fused=True
-        )
+        self.optimizer = Adam(model.parameters(), lr=ppo.learning_rate, eps=ppo.adam_epsilon)
         self.generator = torch.Generator().manual_seed(seed)
         self._steps = make_steps(self.model, self.optimizer, spec, ppo, device)
         self.observation_moments = RunningMoments.empty(spec.observation.moments)

@@ -27,6 +27,7 @@ from dppo_redis.protocol.run_plan import RunPlan, plan
 from dppo_redis.protocol.weights import Weights
 from dppo_redis.service.shutdown import StopRequest
 from learner.build import build_ppo
+from learner.ppo.adam import Adam
 from learner.ppo.batch import stack
 from learner.ppo.plain_steps import PlainSteps, plain_networks
 from learner.ppo.prepare import prepare
@@ -97,9 +98,7 @@ def compare(planned: RunPlan, rollouts: Sequence[Rollout], repeats: int) -> Comp
                 f"{spec.environment.env_id} has images: its network is trained by autograd alone, "
                 "and there is nothing to compare"
             )
-        optimizer = torch.optim.Adam(
-            update.model.parameters(), lr=ppo.learning_rate, eps=ppo.adam_epsilon, fused=True
-        )
+        optimizer = Adam(update.model.parameters(), lr=ppo.learning_rate, eps=ppo.adam_epsilon)
         steps: Steps = AutogradSteps(update.model, optimizer, ppo)
         if kind == "by hand":
             steps = PlainSteps(update.model, networks, optimizer, ppo)

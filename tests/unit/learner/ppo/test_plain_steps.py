@@ -13,6 +13,7 @@ from dppo_redis.policy.actor_critic import ActorCritic
 from dppo_redis.protocol.config import Correction, NetworkConfig
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.spaces.observations import MaskSpace, describe_observations
+from learner.ppo.adam import Adam
 from learner.ppo.batch import Batch, stack
 from learner.ppo.flat_parameters import FlatAdam, FlatParameters
 from learner.ppo.plain_networks import aligned
@@ -165,10 +166,9 @@ def test_adam_takes_the_steps_of_torch() -> None:
     networks = plain_networks(mine, spec)
     assert networks is not None
     flat = FlatParameters(mine, networks.layout())
-    optimizers = [
-        torch.optim.Adam(model.parameters(), lr=1e-2, eps=1e-5, fused=True) for model in (mine, theirs)
-    ]
-    adam, rng = FlatAdam(flat, optimizers[0]), np.random.default_rng(0)
+    own_optimizer = Adam(mine.parameters(), lr=1e-2, eps=1e-5)
+    torchs = torch.optim.Adam(theirs.parameters(), lr=1e-2, eps=1e-5, fused=True)
+    adam, rng = FlatAdam(flat, own_optimizer), np.random.default_rng(0)
     names = dict(theirs.named_parameters())
     for step in range(50):
         gradient = (10.0 ** rng.integers(-3, 2) * rng.standard_normal(flat.values.size)).astype(np.float32)
@@ -177,12 +177,10 @@ def test_adam_takes_the_steps_of_torch() -> None:
         for (name, _), part in zip(networks.layout(), flat.views_of(gradient), strict=True):
             names[name].grad = part.clone()
         torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
-        optimizers[1].step()
+        torchs.step()
         assert adam.step(own, max_norm=0.5)
         assert distance(weights_of(mine).numpy(), weights_of(theirs).numpy()) < 1e-6, step
-    for mine_state, theirs_state in zip(
-        optimizers[0].state.values(), optimizers[1].state.values(), strict=True
-    ):
+    for mine_state, theirs_state in zip(own_optimizer.state.values(), torchs.state.values(), strict=True):
         assert torch.equal(mine_state["step"], theirs_state["step"])
 
 
