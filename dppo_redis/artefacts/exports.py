@@ -1,7 +1,8 @@
 """A policy as files for everyone: arrays as safetensors, and a JSON text that says how to act with them.
 
 The arrays hold what acting needs and nothing else; the observation normaliser is among them. The
-description is written last: a directory without it is no export.
+description is written last: a directory without it is no export. It says how to act twice: as data
+(`layout`, since format 2) and in words (`how_to_act`).
 """
 
 import json
@@ -14,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from dppo_redis.artefacts.instructions import how_to_act
+from dppo_redis.artefacts.layout import check_layout, layout_of, with_shapes_of
 from dppo_redis.errors import ConfigurationError, WireError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.spec import Spec
@@ -22,7 +24,8 @@ from dppo_redis.protocol.wire import sha256
 from dppo_redis.service.files import write_aside
 from dppo_redis.spaces.observations import FloatArray, all_finite
 
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, 2)  # format 1 has no layout
 DESCRIPTION = "policy.json"
 ARRAYS = "policy.safetensors"
 GRAPH = "policy.onnx"  # only where one was asked for
@@ -30,6 +33,16 @@ _COUNTS = {  # as they are written, and the fields of `Weights` that they are
     **{name: name for name in ("epoch", "version", "update", "trained_steps")},
     "env_steps": "settled_steps",
 }
+# What reading values raises that are not those of an export.
+_DAMAGES = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    SafetensorError,
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +75,7 @@ def write_export(directory: Path, export: Export, *, extra: dict[str, Any] | Non
         "digest": export.spec.digest(),
         **{name: getattr(weights, field) for name, field in _COUNTS.items()},
         "arrays": {"file": ARRAYS, "sha256": sha256(content)},
+        "layout": layout_of(export.spec),
         "how_to_act": how_to_act(export.spec),
         "spec": export.spec.to_json(),
         **(extra or {}),
@@ -83,11 +97,7 @@ def read_export(directory: Path) -> Export:
     file = directory / DESCRIPTION
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-        found = values["format"]
-        if found != FORMAT:
-            raise ConfigurationError(
-                f"{directory} is an export of format {found}, this release reads {FORMAT}"
-            )
+        found = _format(file, values)
         content = (directory / ARRAYS).read_bytes()
         if sha256(content) != values["arrays"]["sha256"]:
             raise ConfigurationError(f"{directory / ARRAYS} is not the file that {DESCRIPTION} describes")
@@ -96,10 +106,13 @@ def read_export(directory: Path) -> Export:
             raise ConfigurationError(f"{file} has the digest {values['digest']}, its spec {spec.digest()}")
         counts = {field: int(values[name]) for name, field in _COUNTS.items()}
         weights = Weights(**counts, spec=spec.digest(), arrays=_floats(load(content)))
+        if found > 1:
+            spec = with_shapes_of(spec, values["layout"])
+            check_layout(values["layout"], spec, weights.arrays)
         return Export(str(values["run"]), spec, weights)
     except OSError as error:
         raise ConfigurationError(f"{directory} is no export: {error.filename}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+    except _DAMAGES as error:
         raise ConfigurationError(f"{directory} is a damaged export: {error!r}") from error
 
 
@@ -131,6 +144,23 @@ def adapt(weights: Weights, own: Spec, wanted: Spec, subject: str) -> Weights:
     if differences:
         raise ConfigurationError(f"{subject} for another spec: {'; '.join(differences)}")
     return replace(weights, spec=wanted.digest())
+
+
+def _format(file: Path, values: Any) -> int:
+    """The format of a description.
+
+    Raises:
+        ConfigurationError: it is no export's, or this release does not read it.
+    """
+    if not isinstance(values, dict) or not {"format", "arrays", "spec"} <= values.keys():
+        raise ConfigurationError(f"{file} is not the description of an export of dppo-redis")
+    found = values["format"]
+    if type(found) is not int or found not in READABLE:
+        raise ConfigurationError(
+            f"{file.parent} is an export of format {found}, this release reads "
+            f"{' and '.join(map(str, READABLE))}"
+        )
+    return found
 
 
 def _floats(arrays: dict[str, Any]) -> dict[str, FloatArray]:

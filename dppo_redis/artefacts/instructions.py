@@ -8,10 +8,15 @@ from dppo_redis.spaces.features import in_order
 from dppo_redis.spaces.normaliser import CLIP
 from dppo_redis.spaces.observations import Field
 
+_ORDER = (
+    "layout says all of this as data. The network reads the parts of an observation in the order of "
+    "layout.input; spec.observation lists them in another order."
+)
+
 
 def how_to_act(spec: Spec) -> list[str]:
     """The steps from an observation of the environment to an action, one sentence or two each."""
-    return [*_features(spec), *_images(spec), *_network(spec.network, spec), *_choice(spec)]
+    return [_ORDER, *_features(spec), *_images(spec), *_network(spec.network, spec), *_choice(spec)]
 
 
 def _features(spec: Spec) -> list[str]:

@@ -15,7 +15,7 @@ from dppo_redis.protocol.run_plan import describe_started
 from dppo_redis.protocol.spec import RunDescription, source_of
 from dppo_redis.service.files import write_aside
 from dppo_redis.spaces.actions import ActionSpec
-from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
+from dppo_redis.spaces.environment_spaces import EnvironmentSpaces, shapes_of, with_shapes
 from dppo_redis.spaces.observations import ObservationSpec
 
 
@@ -28,6 +28,7 @@ def write_spaces(run_dir: Path, config: RunConfig, spaces: EnvironmentSpaces) ->
     values = {
         **_asked_for(config),
         "observation": spaces.observation.to_json(),
+        "observation_shapes": shapes_of(spaces.observation),
         "action": spaces.action.to_json(),
     }
     write_aside(RunFiles(run_dir).spaces, (json.dumps(values, indent=2) + "\n").encode())
@@ -40,9 +41,10 @@ def read_spaces(run_dir: Path, config: RunConfig) -> EnvironmentSpaces | None:
         asked_for = _asked_for(config)
         if {name: values[name] for name in asked_for} != json.loads(json.dumps(asked_for)):
             return None
-        return EnvironmentSpaces(
-            ObservationSpec.from_json(values["observation"]), ActionSpec.from_json(values["action"])
-        )
+        observation = ObservationSpec.from_json(values["observation"])
+        if "observation_shapes" in values:  # an earlier release wrote none
+            observation = with_shapes(observation, values["observation_shapes"])
+        return EnvironmentSpaces(observation, ActionSpec.from_json(values["action"]))
     except (OSError, ValueError, KeyError, TypeError):  # an earlier release wrote none
         return None
 

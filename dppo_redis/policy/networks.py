@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dppo_redis.spaces.features import Normaliser, features, images, mask
-from dppo_redis.spaces.network_memory import NATURE_PIXELS
+from dppo_redis.spaces.image_layers import encoder_plan
 from dppo_redis.spaces.observations import Array, Field, ObservationSpec
 
 Activation = Literal["tanh", "relu"]
@@ -132,20 +132,14 @@ def _initialised(layer: _Layer, gain: float) -> _Layer:
 class ImageEncoder(nn.Module):
     """Bytes [B, C, H, W] to features [B, width].
 
-    The Nature CNN (Mnih et al. 2015) where the picture is large enough for it; two layers of 3 x 3 for
-    the small grids of toy tasks. The one place where bytes are scaled to [0, 1].
+    The layers are those of `encoder_plan`. The one place where bytes are scaled to [0, 1].
     """
 
     def __init__(self, shape: tuple[int, int, int], high: float) -> None:
         super().__init__()
         channels, height, width = shape
         self.scale = 1.0 / high
-        if min(height, width) >= NATURE_PIXELS:
-            plan: tuple[tuple[int, int, int, int], ...] = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))
-            self.width = 512
-        else:
-            plan = ((16, 3, 1, 1), (32, 3, 2, 1))
-            self.width = 128
+        plan, self.width = encoder_plan(height, width)
         layers: list[nn.Module] = []
         for out, kernel, stride, padding in plan:
             layers += [

@@ -1,6 +1,9 @@
 """What one environment looks like, as plain frozen values: they can be sent from one process to another."""
 
-from dataclasses import dataclass
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -24,3 +27,23 @@ def describe_spaces(observation: gymnasium.Space[Any], action: gymnasium.Space[A
         ConfigurationError: one is not supported, by its name.
     """
     return EnvironmentSpaces(describe_observations(observation), describe_actions(action))
+
+
+def shapes_of(observation: ObservationSpec) -> list[list[int]]:
+    """The axes of each field as the environment gives them."""
+    return [list(field.environment_shape) for field in observation.fields]
+
+
+def with_shapes(observation: ObservationSpec, shapes: Sequence[Sequence[int]]) -> ObservationSpec:
+    """The same fields with the axes that the environment gives.
+
+    Raises:
+        ValueError: a shape does not hold as many numbers as its field.
+    """
+    fields = []
+    for field, shape in zip(observation.fields, shapes, strict=True):
+        own = tuple(map(operator.index, shape))
+        if min(own, default=0) < 0 or math.prod(own) != math.prod(field.shape):
+            raise ValueError(f"{field.name} has {math.prod(field.shape)} numbers, not the shape {shape}")
+        fields.append(replace(field, own_shape=own))
+    return ObservationSpec(tuple(fields))

@@ -8,9 +8,9 @@ import itertools
 import math
 from collections.abc import Sequence
 
+from dppo_redis.spaces.image_layers import NATURE_PIXELS
 from dppo_redis.spaces.observations import ObservationSpec
 
-NATURE_PIXELS = 36  # the least height and width that the Nature CNN can read
 LEAST_ROWS = 256  # of a piece, unless there are fewer
 _PROCESS_BYTES = 300 * 2**20  # of a learner without a batch: torch
 _PIECE_BYTES = 128 * 2**20

@@ -5,9 +5,10 @@ fixed order, so that no order of keys can swap two features. A row is one numpy 
 dtype and shape where there is one field, else of a structured dtype with one member for each.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -50,11 +51,19 @@ class Field:
     sizes: tuple[int, ...] = ()  # of categories: how many there are
     starts: tuple[int, ...] = ()  # of categories: the number of the first one in the environment
     high: float = 1.0  # of an image: what becomes 1.0
+    # The environment's own axes; None where a file of an earlier release did not keep them. No part of a
+    # spec: its text and its digest stay as they are.
+    own_shape: tuple[int, ...] | None = dataclasses.field(default=None, compare=False)
 
     @property
     def name(self) -> str:
         """`position`, or `robot.arm.0` for what is nested."""
         return ".".join(map(str, self.path)) or "observation"
+
+    @property
+    def environment_shape(self) -> tuple[int, ...]:
+        """The axes as the environment gives them; where they are not known, those of the wire."""
+        return self.shape if self.own_shape is None else self.own_shape
 
     @cached_property
     def wire_dtype(self) -> np.dtype[Any]:
@@ -190,8 +199,11 @@ class ObservationSpec:
         return None
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Plain values."""
-        return [asdict(field) for field in self.fields]
+        """Plain values: what the wire shows, without the environment's own axes."""
+        return [
+            {name: value for name, value in asdict(field).items() if name != "own_shape"}
+            for field in self.fields
+        ]
 
     @staticmethod
     def from_json(values: list[dict[str, Any]]) -> "ObservationSpec":
@@ -253,7 +265,7 @@ def _describe(space: gymnasium.Space[Any], path: Path) -> Iterator[Field]:
         for index, part in enumerate(space.spaces):
             yield from _describe(part, (*path, index))
     else:
-        yield _describe_part(space, path)
+        yield replace(_describe_part(space, path), own_shape=space.shape)
 
 
 def _describe_part(space: gymnasium.Space[Any], path: Path) -> Field:

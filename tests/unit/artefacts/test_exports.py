@@ -140,7 +140,7 @@ def _damage(directory: Path, kind: str) -> None:
     elif kind == "cut":
         (directory / DESCRIPTION).write_text((directory / DESCRIPTION).read_text()[:100])
     else:
-        name, value = {"format": ("format", 2), "digest": ("digest", "0" * 16), "value": ("update", "many")}[
+        name, value = {"format": ("format", 3), "digest": ("digest", "0" * 16), "value": ("update", "many")}[
             kind
         ]
         (directory / DESCRIPTION).write_text(json.dumps({**values, name: value}))

@@ -1,0 +1,16 @@
+"""Which convolutions read an image. Pure: the networks build them, an export describes them."""
+
+NATURE_PIXELS = 36  # the least height and width that the Nature CNN can read
+
+Convolution = tuple[int, int, int, int]  # output channels, kernel, stride, padding
+_NATURE: tuple[Convolution, ...] = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))
+_SMALL: tuple[Convolution, ...] = ((16, 3, 1, 1), (32, 3, 2, 1))
+
+
+def encoder_plan(height: int, width: int) -> tuple[tuple[Convolution, ...], int]:
+    """The convolutions for an image, and the width of the linear layer behind them.
+
+    The Nature CNN (Mnih et al. 2015) where the picture is large enough for it; two layers of 3 x 3 for
+    the small grids of toy tasks.
+    """
+    return (_NATURE, 512) if min(height, width) >= NATURE_PIXELS else (_SMALL, 128)
