@@ -59,6 +59,15 @@ def is_export(path: Path) -> bool:
     return (path / DESCRIPTION).is_file()
 
 
+def is_replaceable(path: Path) -> bool:
+    """Whether `path` holds an export of any format, whole or not, and not a file of the same name alone."""
+    try:
+        _read_description(path / DESCRIPTION)
+    except (OSError, ValueError, RecursionError, ConfigurationError):
+        return False
+    return True
+
+
 def write_export(directory: Path, export: Export, *, extra: dict[str, Any] | None = None) -> None:
     """Write an export into a directory, which is made; `extra` goes into the description.
 
@@ -96,7 +105,7 @@ def read_export(directory: Path) -> Export:
     """
     file = directory / DESCRIPTION
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = _read_description(file)
         found = _format(file, values)
         content = (directory / ARRAYS).read_bytes()
         if sha256(content) != values["arrays"]["sha256"]:
@@ -146,14 +155,25 @@ def adapt(weights: Weights, own: Spec, wanted: Spec, subject: str) -> Weights:
     return replace(weights, spec=wanted.digest())
 
 
-def _format(file: Path, values: Any) -> int:
+def _read_description(file: Path) -> dict[str, Any]:
+    """The description of an export of any format.
+
+    Raises:
+        ConfigurationError: it is that of something else.
+        OSError, ValueError, RecursionError: it cannot be read, or is no JSON.
+    """
+    values = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(values, dict) or not {"format", "arrays", "spec"} <= values.keys():
+        raise ConfigurationError(f"{file} is not the description of an export of dppo-redis")
+    return values
+
+
+def _format(file: Path, values: dict[str, Any]) -> int:
     """The format of a description.
 
     Raises:
-        ConfigurationError: it is no export's, or this release does not read it.
+        ConfigurationError: this release does not read it.
     """
-    if not isinstance(values, dict) or not {"format", "arrays", "spec"} <= values.keys():
-        raise ConfigurationError(f"{file} is not the description of an export of dppo-redis")
     found = values["format"]
     if type(found) is not int or found not in READABLE:
         raise ConfigurationError(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from dppo_redis.artefacts.exports import ARRAYS, DESCRIPTION, GRAPH, Export, is_export, write_export
+from dppo_redis.artefacts.exports import ARRAYS, DESCRIPTION, GRAPH, Export, is_replaceable, write_export
 from dppo_redis.errors import ConfigurationError, ExitStatus, StoppedError
 from dppo_redis.service.arguments import parse_arguments
 from dppo_redis.service.logs import configure
@@ -65,7 +65,7 @@ def _check_target(options: ExportOptions) -> None:
         raise ConfigurationError(f"--to {target} is a file: name a directory")
     if not target.exists() or not any(target.iterdir()):
         return
-    if not is_export(target):
+    if not is_replaceable(target):
         raise ConfigurationError(f"--to {target} holds files that are not an export's: choose another one")
     if not options.overwrite:
         raise ConfigurationError(f"--to {target} holds an export: pass --overwrite or another directory")

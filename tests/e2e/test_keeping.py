@@ -163,8 +163,12 @@ def test_nothing_is_overwritten_unasked(run_dir: Path, tmp_path: Path) -> None:
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "letter.txt").write_text("keep me")
+    strange = tmp_path / "strange" / "policy.json"
+    strange.parent.mkdir()
+    strange.write_text('{"of": "another program"}')
     for target, more, status, cause in (
         ("foreign", [], ExitStatus.CONFIGURATION, "not an export's"),
+        ("strange", ["--overwrite"], ExitStatus.CONFIGURATION, "not an export's"),
         ("new", [], ExitStatus.DONE, ""),
         ("new", [], ExitStatus.CONFIGURATION, "--overwrite"),
         ("new", ["--overwrite"], ExitStatus.DONE, ""),
@@ -172,6 +176,7 @@ def test_nothing_is_overwritten_unasked(run_dir: Path, tmp_path: Path) -> None:
         with Command("export", str(run_dir), "--to", target, "--onnx", "no", *more, cwd=tmp_path) as command:
             finish(command, status)
             assert cause in command.err
+    assert strange.read_text() == '{"of": "another program"}'
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,14 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from dppo_redis.artefacts.exports import DESCRIPTION, Export, load_export, read_export, write_export
+from dppo_redis.artefacts.exports import (
+    DESCRIPTION,
+    Export,
+    is_replaceable,
+    load_export,
+    read_export,
+    write_export,
+)
 from dppo_redis.artefacts.layout import check_layout, layout_of
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.policy.player import Player
@@ -252,6 +259,7 @@ def test_no_wrong_value_anywhere_in_a_description_ends_in_another_error_or_anoth
 def test_a_foreign_description_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
     write(tmp_path, SPECS["vector"])
     (tmp_path / DESCRIPTION).write_bytes(text.encode(errors="surrogateescape"))
+    assert not is_replaceable(tmp_path)
     with pytest.raises(
         ConfigurationError, match=r"not the description of an export|damaged export"
     ) as raised:

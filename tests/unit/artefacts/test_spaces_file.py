@@ -1,5 +1,6 @@
 """The spaces of a run's environment, kept in its directory."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.artefacts.spaces_file import describe_stored, read_spaces, write_spaces
+from dppo_redis.spaces.environment_spaces import shapes_of
 from tests.factories import describe, make_config, spaces_of
 
 ENVIRONMENTS: list[dict[str, Any]] = [
@@ -30,6 +32,22 @@ def test_what_is_written_describes_the_run_without_its_environment(
     write_spaces(tmp_path, config, spaces_of(config))
     assert read_spaces(tmp_path, config) == spaces_of(config)
     assert describe_stored(tmp_path, config, lambda _: pytest.fail("it looked")) == describe(config)
+
+
+def test_the_environments_own_shapes_are_kept_but_not_asked_for(tmp_path: Path) -> None:
+    config = make_config(env_id="tests.envs:Everything-v0")
+    looked = spaces_of(config)
+    write_spaces(tmp_path, config, looked)
+    found = read_spaces(tmp_path, config)
+    assert found is not None
+    assert shapes_of(found.observation) == shapes_of(looked.observation) != []
+    file = RunFiles(tmp_path).spaces
+    values = json.loads(file.read_text())
+    del values["observation_shapes"]  # as an earlier release wrote it
+    file.write_text(json.dumps(values))
+    assert read_spaces(tmp_path, config) == looked
+    file.write_text(json.dumps({**values, "observation_shapes": [[9]] * len(looked.observation.fields)}))
+    assert read_spaces(tmp_path, config) is None
 
 
 @pytest.mark.parametrize(

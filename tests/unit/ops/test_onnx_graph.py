@@ -141,14 +141,20 @@ def _play_alike(directory: Path, space: gymnasium.Space[Any], spec: Spec) -> Non
     player = Player(load_export(directory))
     space.seed(3)
     seen: list[Any] = []
-    memory = None
-    for _ in range(12):
+    memory, actions = None, set()
+    for _ in range(60):
         newest = space.sample()
         seen = ([newest] * spec.frame_stack if not seen else [*seen, newest])[-spec.frame_stack :]
         found, memory = reader["act"](session, graph, seen, memory)
         if isinstance(found, dict):
             found = {name.removeprefix("action."): part for name, part in found.items()}
-        assert_same_action(found, player.act(newest))
+        expected = player.act(newest)
+        assert_same_action(found, expected)
+        actions.add(str(expected))
+        if memory is not None:  # says more than an action, which may be the same each time
+            assert player._state is not None
+            np.testing.assert_allclose(memory, player._state.memory[0], rtol=1e-3, atol=1e-4)
+    assert memory is not None or len(actions) > 1
     assert (memory is not None) == bool(spec.network.state_size)
 
 
