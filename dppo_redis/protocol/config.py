@@ -33,6 +33,7 @@ EnvValue = Annotated[
         str_from_instance=lambda value: [str(value)],
     ),
 ]
+MOST_STEPS = 10**15  # a float, as JSON readers take numbers for, holds each of these exactly
 Correction = Literal["none", "vtrace", "decoupled", "tis"]
 
 
@@ -159,7 +160,7 @@ class CheckpointConfig(Section):
     """Time between two checkpoints; in lock-step mode there is one for each segment instead"""
     keep: int = Field(3, ge=1, le=1000)
     """Newest checkpoints kept"""
-    milestone_steps: int | None = Field(None, ge=1)
+    milestone_steps: int | None = Field(None, ge=1, le=MOST_STEPS)
     """Trained steps between two checkpoints that are kept for ever; default: none are"""
 
 
@@ -191,7 +192,7 @@ class RunConfig(Section):
     """Environments each actor steps together"""
     rollout_steps: int | None = Field(None, ge=1, le=1_000_000)
     """Steps of one rollout, T; default: batch_steps / (actors x envs_per_actor)"""
-    total_steps: int = Field(500_000, ge=1)
+    total_steps: int = Field(500_000, ge=1, le=MOST_STEPS)
     """Budget: the run ends after this many trained environment steps"""
     target_return: float | None = None
     """The run ends when the mean return reaches this; default: train for the whole budget"""

@@ -242,3 +242,14 @@ def test_a_bad_value_in_a_file_names_the_file_and_the_knob(tmp_path: Path) -> No
     with pytest.raises(ConfigurationError) as caught:
         load_toml(file)
     assert str(caught.value).startswith(f"{file}: ppo.gamma: ")
+
+
+def test_a_file_counts_steps_as_the_command_line_does(tmp_path: Path) -> None:
+    config = load_toml(written(tmp_path, "total_steps = 1e6\n[ppo]\nbatch_steps = 4_096\n"))
+    assert (config.total_steps, config.ppo.batch_steps) == (1_000_000, 4096)
+
+
+@pytest.mark.parametrize("number", ["1.5", "1e16", "inf", "nan", "99999999999999999999999"])
+def test_a_budget_that_is_not_whole_or_cannot_be_counted_is_refused(tmp_path: Path, number: str) -> None:
+    with pytest.raises(ConfigurationError, match="total_steps"):
+        load_toml(written(tmp_path, f"total_steps = {number}\n"))

@@ -110,7 +110,7 @@ def test_a_mistake_has_no_frame_whatever_the_terminal_can_draw(
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
     with pytest.raises(ConfigurationError) as caught:
         parse("--run", "a", "--count", "three")
-    expected = "Error parsing --count: invalid literal for int() with base 10: 'three'"
+    expected = "Error parsing --count: 'three' is not a whole number"
     assert str(caught.value) == f"{expected} (see dppo-redis something --help)"
 
 
@@ -118,6 +118,47 @@ def test_a_mistake_has_no_frame_whatever_the_terminal_can_draw(
 def test_a_switch_takes_no_value(words: list[str]) -> None:
     with pytest.raises(ConfigurationError, match=f"argument {words[0][:-3]}: ignored explicit argument 'no'"):
         read_options(TrainOptions, ["CartPole-v1", *words], "dppo-redis train")
+
+
+@pytest.mark.parametrize(
+    ("word", "number"),
+    [
+        ("500000", 500_000),
+        ("500_000", 500_000),
+        ("1e6", 1_000_000),
+        ("1.5E3", 1500),
+        ("1e17", 10**17),
+        ("-3", -3),
+        ("3.0", 3),
+        ("0.0", 0),
+    ],
+)
+def test_a_whole_number_is_written_as_people_write_it(word: str, number: int) -> None:
+    assert parse("--run", "a", "--count", word).count == number
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("1.5e0", "'1.5e0' is not a whole number"),
+        ("1e-3", "'1e-3' is not a whole number"),
+        ("1e-999999999", "'1e-999999999' is not a whole number"),
+        ("1e999999999", "'1e999999999' is too large"),
+        ("1e18", "'1e18' is too large"),
+        ("inf", "'inf' is not a whole number"),
+        ("nan", "'nan' is not a whole number"),
+        ("", "'' is not a whole number"),
+        ("500k", "write 500e3"),
+        ("1.5M", "write 1.5e6"),
+    ],
+)
+@pytest.mark.parametrize("flag", ["--total-steps", "--rollout-steps", "--network.hidden"])
+def test_what_is_no_whole_number_is_refused_by_name(flag: str, word: str, reason: str) -> None:
+    """Also where the flag may be left out (`int | None`) or takes several (`tuple[int, ...]`)."""
+    with pytest.raises(ConfigurationError) as caught:
+        read_options(TrainOptions, ["A-v0", flag, word], "dppo-redis train")
+    assert str(caught.value).startswith(f"Error parsing {flag}: ")
+    assert reason in str(caught.value)
 
 
 def test_the_command_line_wins_over_the_file_it_names(tmp_path: Path) -> None:
