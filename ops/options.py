@@ -11,18 +11,14 @@ import tyro
 
 from dppo_redis.artefacts.config_file import load_toml
 from dppo_redis.artefacts.run_files import RunFiles
+from dppo_redis.command_line.declared import Option, options_of
+from dppo_redis.command_line.our_flags import values_by_option, with_our_flags
+from dppo_redis.command_line.values import read_whole_number
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import RunConfig
-from dppo_redis.service.arguments import parse_arguments, parse_known
+from dppo_redis.service.arguments import parse_arguments, parse_known, read_flags
 
 Resume = Annotated[Literal["", "last", "auto"], tyro.conf.arg(metavar="[auto]")]  # last: the flag alone
-
-
-_FORMERLY = {  # flags of the release before, which still work
-    "--env-steps": "--total-steps",
-    "--env_steps": "--total-steps",
-    "--history": "--event-log",
-}
 
 
 @dataclass(frozen=True)
@@ -89,7 +85,7 @@ def read_options(kind: type[T], argv: Sequence[str] | None, prog: str) -> T:
     Raises:
         ConfigurationError: a bad option, file or value.
     """
-    words = _spelled_out(argv, prog)
+    words = _spelled_out(read_flags(kind, argv, prog), prog)
     known = parse_known(_BaseOptions, words, prog)
     file = known.config
     if known.resume == "auto" and known.overwrite:
@@ -110,7 +106,7 @@ def read_options_of_run(kind: type[T], argv: Sequence[str] | None, prog: str, fi
     Raises:
         ConfigurationError: as `read_options` does.
     """
-    words = _spelled_out(argv, prog)
+    words = _spelled_out(with_our_flags(sys.argv[1:] if argv is None else argv, options_of(kind)).words, prog)
     base, given = load_toml(file), parse_known(_BaseOptions, words, prog).config
     if given is not None:
         changes = load_toml(given).model_dump(exclude_unset=True)
@@ -126,15 +122,11 @@ def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
     return {**values, **changes, **sections}
 
 
-def _spelled_out(argv: Sequence[str] | None, prog: str) -> list[str]:
+def _spelled_out(given: Sequence[str], prog: str) -> list[str]:
     """The words, with a value behind each --resume, which may stand alone or before `auto`."""
-    given = list(sys.argv[1:] if argv is None else argv)
     words: list[str] = []
     for word, following in itertools.zip_longest(given, given[1:]):
         flag, equals, value = word.partition("=")
-        if flag in _FORMERLY:
-            flag = _FORMERLY[flag]
-            word = f"{flag}={value}" if equals else flag
         if equals and (flag == "--overwrite" or (flag == "--resume" and value != "auto")):
             mistake = f"argument {flag}: ignored explicit argument {value!r}"
             raise ConfigurationError(f"{mistake} (see {prog} --help)")
@@ -144,8 +136,40 @@ def _spelled_out(argv: Sequence[str] | None, prog: str) -> list[str]:
     return words
 
 
+def _refuse_swallowed(words: Sequence[str], options: Sequence[Option], prog: str) -> None:
+    """Where no environment is named, a flag that takes many values may have taken it for one of them.
+
+    Raises:
+        ConfigurationError: so it may be; says where ENV belongs.
+    """
+    placed, given = values_by_option(words, options)
+    if placed or "--help" in words or "-h" in words:
+        return
+    for option, values in reversed(given):
+        if not values or not option.takes_many:
+            continue
+        fits = (option.name == "network.hidden" and _is_whole(values[-1])) or (
+            option.name == "env_kwargs" and len(values) % 2 == 0
+        )
+        if not fits:
+            raise ConfigurationError(
+                f"name an environment: {option.flag} takes all words behind it, also {values[-1]!r}: "
+                f"write {prog} ENV {option.flag} ..., or -- before ENV"
+            )
+
+
+def _is_whole(word: str) -> bool:
+    try:
+        read_whole_number([word])
+    except ValueError:
+        return False
+    return True
+
+
 def _parse(kind: type[T], words: Sequence[str], prog: str, base: RunConfig) -> T:
     # A dictionary with a default could only be changed, not added to, on the command line.
+    if not base.env_id:
+        _refuse_swallowed(words, options_of(kind), prog)
     bare = base.model_copy(update={"env_kwargs": {}})
     options = parse_arguments(kind, words, prog, default=kind(config=bare))
     changes: dict[str, Any] = {"env_kwargs": {**base.env_kwargs, **options.config.env_kwargs}}

@@ -167,8 +167,6 @@ class CheckpointConfig(Section):
 class RunConfig(Section):
     """One training run."""
 
-    formerly = {"env_steps": "total_steps"}  # noqa: RUF012
-
     env_id: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")] = Field("", max_length=200)
     """Environment id of gymnasium, or module:EnvId"""
     env_kwargs: dict[str, EnvValue] = Field(default_factory=dict)

@@ -6,7 +6,11 @@ from typing import Annotated, Any, ClassVar, Self
 import tyro
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
 
+from dppo_redis.command_line.foreign_names import FOREIGN_NAMES, as_key, find_foreign
 from dppo_redis.errors import ConfigurationError
+
+_LIKE_OURS = 0.6  # of a name that was probably a slip of the fingers
+_LIKE_ANOTHERS = 0.75  # the same, of a name that belongs elsewhere
 
 
 def _read_switch(words: list[str]) -> bool:
@@ -30,46 +34,82 @@ Switch = Annotated[  # a flag with a value, true or false
 
 
 class Section(BaseModel):
-    """A group of knobs; errors leave as one `ConfigurationError` line that names the knob."""
+    """A group of settings; errors leave as one `ConfigurationError` line that names the setting."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
     path: ClassVar[str] = ""
-    formerly: ClassVar[dict[str, str]] = {}  # names of the release before, which are still read, and today's
+    sections: ClassVar[list[type["Section"]]] = []
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Keep all sections at hand, to say where a name belongs."""
+        super().__pydantic_init_subclass__(**kwargs)
+        Section.sections.append(cls)
 
     @model_validator(mode="wrap")
     @classmethod
     def _one_line(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        if cls.formerly and isinstance(values, dict):
-            values = _with_present_names(cls, values)
+        if isinstance(values, dict):
+            values = _with_our_names(cls, values)
         try:
             return handler(values)
         except ValidationError as error:
             raise ConfigurationError(_explain(cls, error)) from error
 
 
-def _with_present_names(section: type[Section], values: dict[str, Any]) -> dict[str, Any]:
-    for old, new in section.formerly.items():
-        if old in values and new in values:
+def _with_our_names(section: type[Section], values: dict[str, Any]) -> dict[str, Any]:
+    """A foreign name that means one of our settings is read where that setting stands."""
+    ours: dict[str, Any] = {}
+    for name, value in values.items():
+        foreign = None if name in section.model_fields else find_foreign(str(name))
+        is_ours = foreign is not None and foreign.ours and foreign.section == section.path
+        setting = foreign.ours.removeprefix(section.path) if foreign is not None and is_ours else name
+        if setting != name and (setting in values or setting in ours):
             raise ConfigurationError(
-                f"{section.path}{old} is the former name of {section.path}{new}: leave it out"
+                f"{section.path}{name} is another name of {section.path}{setting}: leave it out"
             )
-    return {section.formerly.get(name, name): value for name, value in values.items()}
+        ours[setting] = value
+    return ours
 
 
 def _explain(section: type[Section], error: ValidationError) -> str:
     first = error.errors()[0]
     knob = ".".join([section.path.rstrip("."), *(str(part) for part in first["loc"][:1])]).strip(".")
     if first["type"] == "extra_forbidden":
-        known = [*section.model_fields, *section.formerly]
-        close = difflib.get_close_matches(str(first["loc"][0]), known, n=1, cutoff=0.4)
-        hint = (
-            f"did you mean {section.path}{section.formerly.get(close[0], close[0])}?"
-            if close
-            else "see `dppo-redis train --help`"
-        )
-        return f"unknown setting {knob}: {hint}"
+        hint = _suggest(section, str(first["loc"][0]), first["input"])
+        return f"unknown setting {knob}: {hint or 'see `dppo-redis train --help`'}"
     message = first["msg"].removeprefix("Value error, ") + _allowed(section, first["loc"])
     return f"{knob or 'configuration'}: {message} (got {first['input']!r})" if knob else message
+
+
+def _suggest(section: type[Section], name: str, value: Any) -> str:
+    """What was probably meant by a name that `section` does not have; "" where nothing is like it."""
+    plain = name.lower().replace("-", "_")
+    if meant := _named(section, plain):
+        return _ask(section, *meant)
+    if foreign := find_foreign(plain):
+        return _ask(section, foreign.ours) if foreign.ours else foreign.explain(as_key)
+    if isinstance(value, dict):
+        meant = [setting for key in value for setting in _named(section, str(key).lower())]
+        return f"there is no such table; did you mean {meant[0]}?" if meant else ""
+    if close := difflib.get_close_matches(plain, section.model_fields, n=1, cutoff=_LIKE_OURS):
+        return f"did you mean {section.path}{close[0]}?"
+    others = [name for other in Section.sections for name in other.model_fields]
+    names = [*others, *(foreign.name for foreign in FOREIGN_NAMES if foreign.ours)]
+    close = difflib.get_close_matches(plain, names, n=1, cutoff=_LIKE_ANOTHERS)
+    return _suggest(section, close[0], None) if close else ""
+
+
+def _ask(section: type[Section], *meant: str) -> str:
+    is_above = section.path and not any("." in setting for setting in meant)
+    return f"did you mean {' or '.join(meant)}{', above all [tables]' if is_above else ''}?"
+
+
+def _named(section: type[Section], name: str) -> list[str]:
+    """The settings of this name: that of `section`, else those of all others."""
+    if name in section.model_fields:
+        return [f"{section.path}{name}"]
+    return [f"{other.path}{name}" for other in Section.sections if name in other.model_fields]
 
 
 def _allowed(section: type[Section], loc: tuple[int | str, ...]) -> str:

@@ -39,7 +39,7 @@ def test_the_defaults_are_a_valid_configuration() -> None:
 
 def test_a_setting_is_read_by_its_former_name_but_not_by_both() -> None:
     assert RunConfig.model_validate({"env_id": "A-v0", "env_steps": 7}).total_steps == 7
-    with pytest.raises(ConfigurationError, match="env_steps is the former name of total_steps"):
+    with pytest.raises(ConfigurationError, match="env_steps is another name of total_steps: leave it out"):
         RunConfig.model_validate({"env_id": "A-v0", "env_steps": 7, "total_steps": 8})
 
 
@@ -58,6 +58,37 @@ def test_a_setting_is_read_by_its_former_name_but_not_by_both() -> None:
 )
 def test_an_unknown_key_suggests_the_nearest_one(typed: str, meant: str) -> None:
     assert refusal(nested(typed, 1)) == f"unknown setting {typed}: did you mean {meant}?"
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"learning_rate": 1e-4}, "unknown setting learning_rate: did you mean ppo.learning_rate?"),
+        ({"learning_rates": 1e-4}, "did you mean ppo.learning_rate?"),
+        ({"ppo": {"actors": 3}}, "unknown setting ppo.actors: did you mean actors, above all [tables]?"),
+        ({"PPO": {"gamma": 0.9}}, "unknown setting PPO: did you mean ppo?"),
+        ({"total-steps": 3}, "did you mean total_steps?"),
+        ({"interval_s": 3}, "did you mean evaluation.interval_s or checkpoint.interval_s?"),
+        ({"evaluation": {"keep": 3}}, "did you mean checkpoint.keep?"),
+        ({"optimizer": {"learning_rate": 3}}, "no such table; did you mean ppo.learning_rate?"),
+        ({"ent_coef": 0.1}, "did you mean ppo.entropy_coef?"),
+        ({"ppo": {"n_steps": 128}}, "did you mean rollout_steps, above all [tables]?"),
+        ({"ppo": {"batch_size": 64}}, "here ppo.minibatch_size"),
+        ({"num_envs": 8}, "envs_per_actor, times actors"),
+        ({"run_dir": "x"}, "it is an option of the command, not a setting: --run-dir"),
+        ({"history": "x"}, "it is an option of the command, not a setting: --event-log"),
+    ],
+    ids=str,
+)
+def test_a_key_of_another_table_or_library_names_ours(values: dict[str, Any], says: str) -> None:
+    assert says in refusal(values)
+
+
+def test_a_foreign_name_is_read_where_ours_stands() -> None:
+    values = {"n_steps": 128, "total_timesteps": 1e6, "ppo": {"n_epochs": 4, "clip_range": 0.1}}
+    config = RunConfig.model_validate(values)
+    assert (config.rollout_steps, config.total_steps) == (128, 1_000_000)
+    assert (config.ppo.update_epochs, config.ppo.clip_epsilon) == (4, 0.1)
 
 
 def test_a_key_that_is_near_none_points_to_the_help() -> None:

@@ -1,0 +1,132 @@
+"""The options that a command declares, read from the same dataclasses and settings that tyro parses."""
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import tyro
+from pydantic import BaseModel
+
+_METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option as it is typed: a flag, or a word that has its place."""
+
+    name: str  # ppo.batch_steps
+    metavar: str  # of its value; "" of a switch
+    help: str
+    default: Any
+    is_positional: bool = False
+    is_required: bool = False
+    takes_many: bool = False
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it takes no value."""
+        return not self.metavar
+
+    @property
+    def flag(self) -> str:
+        """`--ppo.batch-steps`; of a switch that turns off what is on, `--no-...`."""
+        section, dot, name = self.name.rpartition(".")
+        off = "no-" if self.is_switch and self.default is True else ""
+        return f"--{section}{dot}{off}{name}".replace("_", "-")
+
+
+def options_of(kind: type[Any], instance: Any = None) -> tuple[Option, ...]:
+    """All options of a command's dataclass, those of the settings in it under their sections' names.
+
+    Their defaults are those of `instance`, where one is given.
+    """
+    if issubclass(kind, BaseModel):
+        return tuple(_of_settings(kind, "", instance))
+    return tuple(_of_dataclass(kind, instance))
+
+
+def _of_dataclass(kind: type[Any], instance: Any) -> Iterator[Option]:
+    hints, texts = get_type_hints(kind, include_extras=True), _docstrings(kind)
+    for field in dataclasses.fields(kind):
+        annotation, marks = _unwrapped(hints[field.name])
+        given = _configured(marks, "name")
+        name = field.name if given is None else given
+        value = None if instance is None else getattr(instance, field.name)
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield from _of_settings(annotation, name, value)
+            continue
+        is_required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        default = field.default if instance is None and not is_required else value
+        option = _option(name, annotation, marks, texts.get(field.name, ""), default)
+        yield dataclasses.replace(option, is_required=is_required and instance is None)
+
+
+def _of_settings(model: type[BaseModel], path: str, instance: Any) -> Iterator[Option]:
+    for name, field in model.model_fields.items():
+        whole, annotation = f"{path}.{name}" if path else name, field.annotation
+        default = field.get_default(call_default_factory=True, validated_data={})
+        value = default if instance is None else getattr(instance, name)
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield from _of_settings(annotation, whole, value)
+        else:
+            yield _option(whole, annotation, tuple(field.metadata), field.description or "", value)
+
+
+def _option(name: str, annotation: Any, marks: tuple[Any, ...], text: str, default: Any) -> Option:
+    metavar, takes_many = _metavar(annotation, marks)
+    is_positional = tyro.conf.Positional in marks
+    if is_positional:
+        metavar = _configured(marks, "metavar") or name.upper().replace("_", "-")
+    return Option(name, metavar, " ".join(text.split()), default, is_positional, takes_many=takes_many)
+
+
+def _metavar(annotation: Any, marks: tuple[Any, ...]) -> tuple[str, bool]:
+    """How its value is shown, and whether it takes any number of words."""
+    if given := _configured(marks, "metavar"):
+        return str(given), False
+    kind, marks = _unwrapped(annotation)
+    if given := _configured(marks, "metavar"):
+        return str(given), False
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return _metavar(next(part for part in parts if part is not NoneType), ())
+    if origin is Literal:
+        return f"{{{','.join(map(str, parts))}}}", False
+    if origin is tuple:
+        return f"[{_METAVARS[parts[0]]} ...]", True
+    if origin is dict:
+        return "[NAME VALUE ...]", True
+    return _METAVARS.get(kind, ""), False
+
+
+def _unwrapped(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    if get_origin(annotation) is Annotated:
+        kind, *marks = get_args(annotation)
+        return kind, tuple(marks)
+    return annotation, ()
+
+
+def _configured(marks: tuple[Any, ...], what: str) -> Any:
+    """What `tyro.conf.arg` or a constructor of a value says: its name, or how the value is shown."""
+    return next((found for mark in marks if (found := getattr(mark, what, None)) is not None), None)
+
+
+def _docstrings(kind: type[Any]) -> Mapping[str, str]:
+    """The text below each attribute of a class."""
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(body, ast.ClassDef)
+    return {
+        declared.target.id: text.value.value
+        for declared, text in zip(body.body, body.body[1:], strict=False)
+        if isinstance(declared, ast.AnnAssign)
+        and isinstance(declared.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }

@@ -1,0 +1,159 @@
+"""Flags as people from other libraries type them: read as ours, or refused with ours."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from dppo_redis.command_line.declared import options_of
+from dppo_redis.command_line.foreign_names import FOREIGN_NAMES, ForeignName
+from dppo_redis.command_line.our_flags import with_our_flags
+from dppo_redis.errors import ConfigurationError
+from dppo_redis.protocol.config import RunConfig
+from dppo_redis.service.arguments import parse_arguments
+from ops.options import SerialOptions, TrainOptions, read_options
+from workers.__main__ import ActorOptions
+
+TRAIN = options_of(TrainOptions)
+SETTINGS = {option.name: option for option in options_of(RunConfig)}
+
+
+def train(*words: str) -> TrainOptions:
+    return read_options(TrainOptions, ["A-v0", *words], "dppo-redis train")
+
+
+def refusal(*words: str) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        read_options(TrainOptions, words, "dppo-redis train")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("foreign", FOREIGN_NAMES, ids=lambda foreign: foreign.name)
+def test_each_foreign_name_leads_to_options_that_there_are(foreign: ForeignName) -> None:
+    names = {option.name for option in TRAIN}
+    mentioned: list[str] = []
+
+    def note(setting: str) -> str:
+        mentioned.append(setting)
+        return setting
+
+    assert "{" not in foreign.explain(note)
+    assert {*mentioned, foreign.ours} - {""} <= names
+    assert foreign.ours or foreign.why
+
+
+def test_each_foreign_name_stands_in_the_table_once_and_is_none_of_ours() -> None:
+    names = [foreign.name for foreign in FOREIGN_NAMES]
+    assert len(names) == len(set(names))
+    assert not set(names) & set(SETTINGS)
+
+
+def test_names_of_other_libraries_set_what_they_mean() -> None:
+    words = "--total-timesteps 1e5 --n_steps 128 --update-epochs 4 --learning-rate 1e-4 --gamma 0.9"
+    words += (
+        " --gae-lambda 0.8 --clip-range 0.1 --vf_coef 0.25 --ent-coef=0.01 --max-grad-norm 1 --target-kl 0.02"
+    )
+    words += " --anneal-lr"
+    config = train(*words.split()).config
+    assert (config.total_steps, config.rollout_steps) == (100_000, 128)
+    assert config.ppo.model_dump(exclude_defaults=True) == {
+        "update_epochs": 4,
+        "learning_rate": 1e-4,
+        "gamma": 0.9,
+        "gae_lambda": 0.8,
+        "clip_epsilon": 0.1,
+        "value_coef": 0.25,
+        "entropy_coef": 0.01,
+        "max_grad_norm": 1.0,
+        "target_kl": 0.02,
+        "anneal_learning_rate": True,
+    }
+
+
+def test_what_was_read_as_another_flag_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "dppo"):
+        train("--n-steps", "8", "--ppo.ent-coef", "0", "--gamma", "0.9")
+    assert [record.getMessage() for record in caplog.records] == [
+        "--n-steps is --rollout-steps here; --ppo.ent-coef is --ppo.entropy-coef here"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--batch-size 64", ("--batch-size", "--ppo.minibatch-size", "--ppo.batch-steps")),
+        ("--num_minibatches=4", ("--num_minibatches", "--ppo.minibatch-size")),
+        ("--num-envs 8", ("--num-envs", "--envs-per-actor", "--actors")),
+        ("--n-envs 8", ("--n-envs", "--envs-per-actor", "--actors")),
+        ("--no-norm-adv", ("--no-norm-adv", "leave it out")),
+        ("--clip-vloss", ("--clip-vloss", "--ppo.value-clip")),
+        ("--exp-name x", ("--exp-name", "--run NAME")),
+        ("--no-evaluation", ("--no-evaluation", "--evaluation.enabled false")),
+        ("--actor 3", ("unknown option --actor", "--actors?")),
+        ("--n-step 3", ("unknown option --n-step", "--rollout-steps?")),
+        ("--episodes 3", ("unknown option --episodes", "--evaluation.episodes?")),
+        ("--interval-s 3", ("--evaluation.interval-s or --checkpoint.interval-s?",)),
+        ("--network.gamma 3", ("unknown option --network.gamma", "--ppo.gamma?")),
+        ("--redisredis://me:hunter2@here", ("unknown option --redisredis://me:***@here",)),
+        ("--zzz 3", ("unknown option --zzz (see dppo-redis train --help)",)),
+    ],
+)
+def test_a_flag_that_is_not_ours_is_refused_with_ours(words: str, says: tuple[str, ...]) -> None:
+    message = refusal("A-v0", *words.split())
+    assert all(word in message for word in says), message
+    assert "(see dppo-redis train --help)" in message
+
+
+def test_the_environment_may_be_named_by_a_flag() -> None:
+    for words in (["--env-id", "A-v0"], ["--wrappers", "B", "--env=A-v0"]):
+        assert read_options(TrainOptions, words, "dppo-redis train").config.env_id == "A-v0"
+    assert "--env-id needs a value" in refusal("--env-id")
+
+
+def test_a_switch_takes_true_and_false_and_can_be_turned_off(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("lock_step = true\nuse_action_mask = false\n[ppo]\nanneal_clip = true\n")
+    off = train("--config", str(file), "--no-lock-step", "--ppo.no-anneal-clip", "--use-action-mask").config
+    assert (off.lock_step, off.use_action_mask, off.ppo.anneal_clip) == (False, True, False)
+    on = train("--config", str(file), "--lock-step", "--anneal-clip", "True", "--no-use-action-mask").config
+    assert (on.lock_step, on.use_action_mask, on.ppo.anneal_clip) == (True, False, True)
+    assert train("--lock-step", "false").config.lock_step is False
+
+
+@pytest.mark.parametrize(
+    ("words", "flag", "last"),
+    [
+        ("--wrappers A B CartPole-v1", "--wrappers", "CartPole-v1"),
+        ("--env-kwargs a 1 CartPole-v1 --seed 3", "--env-kwargs", "CartPole-v1"),
+        ("--network.hidden 64 64 CartPole-v1", "--network.hidden", "CartPole-v1"),
+        ("--hidden 64 CartPole-v1 --env-kwargs a 1", "--network.hidden", "CartPole-v1"),
+        ("--evaluation.wrappers CartPole-v1", "--evaluation.wrappers", "CartPole-v1"),
+    ],
+)
+def test_an_environment_that_a_flag_swallowed_is_found(words: str, flag: str, last: str) -> None:
+    message = refusal(*words.split())
+    assert message.startswith(f"name an environment: {flag} takes all words behind it, also '{last}'")
+    assert "-- before ENV" in message
+
+
+def test_behind_two_hyphens_stands_the_environment() -> None:
+    words = ["--wrappers", "A", "B", "--", "CartPole-v1"]
+    config = read_options(TrainOptions, words, "dppo-redis train").config
+    assert (config.env_id, config.wrappers) == ("CartPole-v1", ("A", "B"))
+
+
+def test_services_still_take_their_event_log_by_its_former_name() -> None:
+    options = parse_arguments(ActorOptions, ["--run", "a", "--history", "file"], "dppo-redis actor")
+    assert options.event_log == Path("file")
+
+
+def test_words_that_are_ours_stay_as_they_are() -> None:
+    words = ["CartPole-v1", "--ppo.gamma", "0.9", "-h", "--env-kwargs", "x", "-1", "--json", "--run=a=b"]
+    ours = with_our_flags(words, TRAIN)
+    assert (ours.words, ours.notes) == (words, [])
+
+
+def test_serial_has_what_it_has() -> None:
+    with pytest.raises(ConfigurationError, match="unknown option --history"):
+        read_options(SerialOptions, ["A-v0", "--history", "x"], "dppo-redis serial")
