@@ -16,7 +16,8 @@ from dppo_redis.command_line.our_flags import values_by_option, with_our_flags
 from dppo_redis.command_line.values import read_whole_number
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import RunConfig
-from dppo_redis.service.arguments import parse_arguments, parse_known, read_flags
+from dppo_redis.service.arguments import asks_for_help, parse_arguments, parse_known, read_flags
+from ops.help_layout import SERIAL_LAYOUT, TRAIN_LAYOUT
 
 Resume = Annotated[Literal["", "last", "auto"], tyro.conf.arg(metavar="[auto]")]  # last: the flag alone
 
@@ -143,7 +144,7 @@ def _refuse_swallowed(words: Sequence[str], options: Sequence[Option], prog: str
         ConfigurationError: so it may be; says where ENV belongs.
     """
     placed, given = values_by_option(words, options)
-    if placed or "--help" in words or "-h" in words:
+    if placed or asks_for_help(words):
         return
     for option, values in reversed(given):
         if not values or not option.takes_many:
@@ -171,7 +172,8 @@ def _parse(kind: type[T], words: Sequence[str], prog: str, base: RunConfig) -> T
     if not base.env_id:
         _refuse_swallowed(words, options_of(kind), prog)
     bare = base.model_copy(update={"env_kwargs": {}})
-    options = parse_arguments(kind, words, prog, default=kind(config=bare))
+    layout = TRAIN_LAYOUT if kind is TrainOptions else SERIAL_LAYOUT
+    options = parse_arguments(kind, words, prog, default=kind(config=bare), layout=layout)
     changes: dict[str, Any] = {"env_kwargs": {**base.env_kwargs, **options.config.env_kwargs}}
     if options.config.init_from is not None:  # the learner may run elsewhere
         changes["init_from"] = str(Path(options.config.init_from).absolute())

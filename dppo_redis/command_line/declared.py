@@ -82,7 +82,7 @@ def _option(name: str, annotation: Any, marks: tuple[Any, ...], text: str, defau
     metavar, takes_many = _metavar(annotation, marks)
     is_positional = tyro.conf.Positional in marks
     if is_positional:
-        metavar = _configured(marks, "metavar") or name.upper().replace("_", "-")
+        metavar = _configured(marks, "metavar") or name.upper()
     return Option(name, metavar, " ".join(text.split()), default, is_positional, takes_many=takes_many)
 
 

@@ -1,6 +1,7 @@
 """Command lines: typed dataclasses parsed by tyro, every mistake one line and status 78."""
 
 import contextlib
+import inspect
 import io
 import itertools
 import logging
@@ -12,6 +13,7 @@ from typing import TypeVar
 import tyro
 
 from dppo_redis.command_line.declared import options_of
+from dppo_redis.command_line.help_text import Layout, help_text
 from dppo_redis.command_line.our_flags import settled, with_our_flags
 from dppo_redis.command_line.values import KINDS
 from dppo_redis.errors import ConfigurationError
@@ -25,14 +27,23 @@ _MARKERS = (tyro.conf.FlagCreatePairsOff,)
 _log = logging.getLogger("dppo")
 
 
-def parse_arguments(kind: type[T], argv: Sequence[str] | None, prog: str, default: T | None = None) -> T:
-    """Parse a command line into `kind`; `--help` prints and exits with 0.
+def parse_arguments(
+    kind: type[T],
+    argv: Sequence[str] | None,
+    prog: str,
+    default: T | None = None,
+    layout: Layout | None = None,
+) -> T:
+    """Parse a command line into `kind`; `--help` prints, arranged by `layout`, and exits with 0.
 
     Raises:
         ConfigurationError: an unknown option or a bad value, with the nearest option.
     """
     options = options_of(kind, default)
     words = settled(read_flags(kind, argv, prog), options)
+    if asks_for_help(words):
+        sys.stdout.write(f"{help_text(prog, inspect.getdoc(kind) or '', options, layout)}\n")
+        raise SystemExit(0)
     given = tyro.MISSING_NONPROP if default is None else default
     with _mistakes_raised(prog):
         return tyro.cli(kind, args=words, prog=prog, default=given, config=_MARKERS, registry=KINDS)
@@ -51,6 +62,11 @@ def read_flags(kind: type[T], argv: Sequence[str] | None, prog: str) -> list[str
     if ours.notes:
         _log.info("%s", "; ".join(ours.notes))
     return ours.words
+
+
+def asks_for_help(words: Sequence[str]) -> bool:
+    """Whether --help or -h is among the options."""
+    return any(word in ("-h", "--help") for word in itertools.takewhile(lambda word: word != "--", words))
 
 
 def parse_known(kind: type[T], argv: Sequence[str] | None, prog: str) -> T:

@@ -34,7 +34,7 @@ class PlotOptions:
     What is no run, or too young to have a curve, is named and left out.
     """
 
-    run_dirs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    run_dirs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")]
     """Directories of the runs"""
     output: Path = Path("curves.png")
     """Picture to write: .png, .svg or .pdf"""
