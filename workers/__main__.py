@@ -76,8 +76,11 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     retry = RetryLoop(stop)
     store = RunStore(client, keys)
     description = wait_for_description(store, retry, stop)
-    if description is None or retry.call("read control", store.control).state == STOP:
-        _log.info("run %s is over", options.run)
+    if description is None:
+        return _ended(stop)
+    control = retry.call("read control", store.control)
+    if control.state == STOP:
+        _log.info("run %s is over%s: there is nothing to sample", options.run, _in_brackets(control.reason))
         return _ended(stop)
     _check_place(options, description)
     registry = Registry(client, keys)
@@ -117,6 +120,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
             calls, limit_s, stop, stopped_status=stopped_status(), meanwhile=aside.beat, farewell=aside.leave
         ):
             actor.run()
+        _say_why(actor, store, stop)
     finally:
         _leave(registry, slot, boot)
         with closing_within(status=_ended(stop)):
@@ -134,6 +138,26 @@ def _serve_until_stopped(argv: Sequence[str] | None, stop: StopRequest) -> ExitS
 
 def _ended(stop: StopRequest) -> ExitStatus:
     return stopped_status(stop.signal is not None)
+
+
+def _say_why(actor: Actor, store: RunStore, stop: StopRequest) -> None:
+    """The last line of the log: why this actor leaves, and what it has done."""
+    why = "it was told to stop" if stop.signal is None else f"it was stopped by {stop.signal.name}"
+    if stop.signal is None:
+        with suppress(TransientError, ConfigurationError), translated():
+            why = f"the run has ended{_in_brackets(store.control().reason)}"
+    stats = actor.stats
+    _log.info(
+        "actor %d leaves: %s; pushed %s rollouts, %s steps",
+        stats.slot,
+        why,
+        f"{stats.pushes:,}",
+        f"{stats.steps:,}",
+    )
+
+
+def _in_brackets(reason: str) -> str:
+    return f" ({reason})" if reason else ""
 
 
 def _report(store: RunStore, service: str, text: str | None) -> None:

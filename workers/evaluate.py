@@ -278,6 +278,8 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
                 limit_s = description.join.env_timeout_s
                 with Watchdog(calls, limit_s, stop, stopped_status=stopped_status()):
                     evaluator.run()
+                why = "the run has ended" if stop.signal is None else f"stopped by {stop.signal.name}"
+                _log.info("evaluator leaves: %s; %d evaluations", why, evaluator.report.evaluations)
             finally:
                 with closing_within():
                     player.close()

@@ -5,6 +5,7 @@ import time
 import traceback
 from collections.abc import Callable
 
+from dppo_redis.command_line.nearest import listed_instead
 from dppo_redis.environments.copy_number import CopyNumber
 from dppo_redis.environments.inspect import inspect
 from dppo_redis.errors import (
@@ -18,7 +19,7 @@ from dppo_redis.protocol.spec import RunDescription, Spec
 from dppo_redis.service.logs import RateLimit
 from dppo_redis.service.process_state import keeping_process_state
 from dppo_redis.service.renewal import HolderReading, living_holder
-from dppo_redis.service.service_deaths import MOST_DEATHS, Deaths
+from dppo_redis.service.service_deaths import MOST_DEATHS, Deaths, is_kept
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import RetryLoop
 from dppo_redis.store.registry import Registry
@@ -48,9 +49,17 @@ def wait_for_description(store: RunStore, retry: RetryLoop, stop: StopRequest) -
         if description is not None:
             return description
         if rate_limit.due():
-            _log.info("waiting for the learner of run %s", store.keys.run)
+            _log.info("waiting for the learner of run %s%s", store.keys.run, _others(store, retry))
         stop.sleep(0.2)
     return None
+
+
+def _others(store: RunStore, retry: RetryLoop) -> str:
+    """Which runs there are instead: the name may be mistyped. A fleet's own services have the right one."""
+    if is_kept():
+        return ""
+    others = listed_instead(store.keys.run, retry.call("list the runs", store.other_runs))
+    return f"; this Redis has other runs: {others}" if others else ""
 
 
 def check_environment(spec: Spec, slot: int = 0) -> None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import redis
 
+from dppo_redis.command_line.nearest import listed_instead
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.report_fields import from_fields, from_whole_fields, to_fields
 from dppo_redis.protocol.reports import Control, Evaluation, EvaluatorReport
@@ -75,6 +76,11 @@ class RunStore:
     def exists(self) -> bool:
         """Whether any key of the run is there; actors' own hashes run out within seconds."""
         return bool(self._client.exists(*self.keys.types()))
+
+    def other_runs(self) -> list[str]:
+        """Names of the other runs on the server, as far as this user may see them."""
+        listed = [run for run in _listed_runs(self._client) if run != self.keys.run]
+        return _with_a_spec(self._client, listed) if listed else []
 
     def delete(self) -> None:
         """Remove every key of the run: their names are known, and a server may hold a million others."""
@@ -218,14 +224,23 @@ def list_run(client: Client, run: str) -> None:
 
 def find_runs(client: Client) -> list[str]:
     """Names of all runs on a server; where none is listed, as by older releases, its keys are searched."""
-    try:
-        found = cast(list[bytes], client.zrange(RUNS, 0, -1))
-    except redis.ResponseError:
-        found = []
-    listed = [run for run in sorted(name.decode(errors="replace") for name in found) if is_run_name(run)]
+    listed = _listed_runs(client)
     if not listed:
         keys = client.scan_iter(match=SPEC_PATTERN, count=1000)
         return sorted(run_of(key.decode(errors="replace")) for key in keys)
+    return _with_a_spec(client, listed)
+
+
+def _listed_runs(client: Client) -> list[str]:
+    """Names that learners have listed; none where this user may not see the list."""
+    try:
+        found = cast(list[bytes], client.zrange(RUNS, 0, -1))
+    except redis.ResponseError:
+        return []
+    return [run for run in sorted(name.decode(errors="replace") for name in found) if is_run_name(run)]
+
+
+def _with_a_spec(client: Client, listed: list[str]) -> list[str]:
     pipeline = client.pipeline(transaction=False)
     for run in listed:
         pipeline.exists(RunKeys(run).spec)
@@ -244,3 +259,9 @@ def only_run(client: Client) -> str:
         found = ", ".join(runs[:10]) if runs else "none"
         raise ConfigurationError(f"name the run with --run; this Redis has: {found}")
     return runs[0]
+
+
+def missing_run(client: Client, run: str) -> ConfigurationError:
+    """That a server has no run of this name, and which ones it has."""
+    others = listed_instead(run, find_runs(client))
+    return ConfigurationError(f"this Redis has no run {run}{f'; it has: {others}' if others else ''}")

@@ -18,7 +18,16 @@ from dppo_redis.store.keys import RUNS, RunKeys
 from dppo_redis.store.registry import ACTOR_TTL_MS, FIRST_OUTSIDE_SLOT, Registry
 from dppo_redis.store.rollout_stream import RolloutProducer
 from dppo_redis.store.run_status import read_status
-from dppo_redis.store.run_store import PAUSE, RUN, STOP, RunStore, find_runs, only_run
+from dppo_redis.store.run_store import (
+    PAUSE,
+    RUN,
+    STOP,
+    RunStore,
+    find_runs,
+    list_run,
+    missing_run,
+    only_run,
+)
 from learner.leadership.lease import LEASE_TTL_S
 from ops.commands.quarantine import main as quarantine_command
 from ops.commands.status import main as status_command
@@ -63,6 +72,17 @@ class TestRuns:
             make_keeper(client, RunKeys(run), lead(client, RunKeys(run), stop)).tick()
         with pytest.raises(ConfigurationError, match="one, two"):
             only_run(client)
+
+    def test_of_a_run_that_is_not_there_the_nearest_names_are_told(
+        self, private_client: Client, stop: StopRequest
+    ) -> None:
+        assert str(missing_run(private_client, "walker")) == "this Redis has no run walker"
+        for run in ("hopper", "walker-2"):
+            make_keeper(private_client, RunKeys(run), lead(private_client, RunKeys(run), stop)).tick()
+        told = str(missing_run(private_client, "walker"))
+        assert told == "this Redis has no run walker; it has: walker-2, hopper (did you mean walker-2?)"
+        list_run(private_client, "not-there-any-more")
+        assert RunStore(private_client, RunKeys("hopper")).other_runs() == ["walker-2"]
 
     def test_an_actor_learns_from_the_spec_key_what_the_learner_published(
         self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest

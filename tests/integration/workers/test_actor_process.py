@@ -24,9 +24,10 @@ from dppo_redis.service.service_deaths import (
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client
 from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.run_store import STOP, RunStore, list_run
 from tests.conftest import RedisServer, wait_until
 from tests.factories import describe
-from tests.integration.learner_side import leadership_of
+from tests.integration.learner_side import lead, leadership_of
 from tests.integration.looking import hash_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -112,6 +113,41 @@ def test_one_by_hand_that_is_stopped_ends_with_0(start: Start, client: Client, k
         wait_until(lambda: "boot" in hash_of(client, keys.actor(SLOT)), 20, "it is registered")
         actor.process.send_signal(signal.SIGTERM)
         assert actor.wait() == ExitStatus.DONE
+
+
+def test_one_by_hand_says_why_it_leaves(start: Start, client: Client, keys: RunKeys) -> None:
+    with start(cart_pole()) as actor:
+        wait_until(lambda: "boot" in hash_of(client, keys.actor(SLOT)), 20, "it is registered")
+        RunStore(client, keys).set_state(STOP, "target")
+        assert actor.wait() == ExitStatus.DONE
+        last = actor.log.read_text().splitlines()[-1]
+    assert last.endswith("actor 4 leaves: the run has ended (target); pushed 0 rollouts, 0 steps")
+
+
+def test_one_that_comes_after_the_end_says_so(start: Start, client: Client, keys: RunKeys) -> None:
+    RunStore(client, keys).set_state(STOP, "total_steps")
+    with start(cart_pole()) as actor:
+        assert actor.wait() == ExitStatus.DONE
+        assert f"run {keys.run} is over (total_steps): there is nothing to sample" in actor.log.read_text()
+
+
+def test_one_whose_run_is_mistyped_waits_and_names_those_that_there_are(
+    redis_server: RedisServer, client: Client, keys: RunKeys, stop: StopRequest, tmp_path: Path
+) -> None:
+    leadership = lead(client, keys, stop)
+    leadership.publisher.announce()
+    list_run(client, keys.run)
+    actor = Process(redis_server.url, f"{keys.run}x", tmp_path, None)
+    try:
+        wait_until(lambda: "waiting for the learner" in actor.log.read_text(), 20, "it waits")
+        said = actor.log.read_text()
+        assert f"of run {keys.run}x; this Redis has other runs: {keys.run}" in said
+        assert f"(did you mean {keys.run}?)" in said
+        actor.process.terminate()
+        assert actor.wait() == ExitStatus.DONE
+    finally:
+        actor.process.kill()
+        actor.process.wait()
 
 
 def test_what_cannot_be_built_is_told_at_once_and_given_up_after_its_time(
