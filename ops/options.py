@@ -95,9 +95,10 @@ def read_options(kind: type[T], argv: Sequence[str] | None, prog: str) -> T:
         other = "--overwrite" if known.overwrite else "--config"
         raise ConfigurationError(f"--resume goes on with the run's own configuration: leave out {other}")
     if known.resume == "last" and (known.run_dir or known.run):
-        file = RunFiles(known.run_dir or Path("runs", known.run or "")).config
-        if not file.exists():
-            raise ConfigurationError(f"{file.parent} holds no run to resume")
+        files = RunFiles(known.run_dir or Path("runs", known.run or ""))
+        if files.identity.exists() and not files.config.exists():
+            raise ConfigurationError(f"{files.path} holds no {files.config.name}: its run cannot be resumed")
+        file = files.config if files.config.exists() else None  # then there is nothing to resume
     return _parse(kind, words, prog, load_toml(file) if file is not None else RunConfig())
 
 

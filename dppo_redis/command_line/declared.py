@@ -80,6 +80,7 @@ def _of_settings(model: type[BaseModel], path: str, instance: Any) -> Iterator[O
 
 def _option(name: str, annotation: Any, marks: tuple[Any, ...], text: str, default: Any) -> Option:
     metavar, takes_many = _metavar(annotation, marks)
+    takes_many = takes_many or get_origin(annotation) is tuple
     is_positional = tyro.conf.Positional in marks
     if is_positional:
         metavar = _configured(marks, "metavar") or name.upper()

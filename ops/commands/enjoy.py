@@ -26,6 +26,7 @@ from dppo_redis.service.shutdown import StopRequest
 from ops.policies.limits import under_limit
 from ops.policies.load_policy import LoadedPolicy, check_playing, load_policy
 from ops.policies.video import Video, check_video
+from ops.policies.which_run import find_run_directory
 from workers.seeding import NO_VERSION, evaluation_seeds
 from workers.watchdog import CallClock
 
@@ -36,8 +37,10 @@ _USUAL_FPS = 30.0
 class EnjoyOptions:
     """Watch episodes that are played with what a run has learnt."""
 
-    run_dir: Annotated[Path, tyro.conf.Positional]
-    """Directory of the run, or of an export"""
+    run_dir: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")] = None
+    """Directory of the run, or of an export; the name of a run in runs/ will do"""
+    run: str | None = None
+    """The same by name: the run in runs/NAME"""
     episodes: int = 3
     """Episodes to play"""
     checkpoint: str = "best"
@@ -120,8 +123,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     stop = StopRequest().install()
     options = parse_arguments(EnjoyOptions, argv, "dppo-redis enjoy")
     _check_options(options)
+    directory = find_run_directory(options.run_dir, options.run)
     try:
-        loaded = load_policy(options.run_dir, options.checkpoint, stop)
+        loaded = load_policy(directory, options.checkpoint, stop)
     except StoppedError:
         return stop.exit_status
     if stop.requested:

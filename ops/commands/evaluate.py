@@ -18,6 +18,7 @@ from dppo_redis.service.shutdown import StopRequest
 from ops.policies.intervals import half_width
 from ops.policies.limits import under_limit
 from ops.policies.load_policy import LoadedPolicy, check_playing, load_policy
+from ops.policies.which_run import find_run_directory
 from workers.episodes import evaluate
 from workers.seeding import NO_VERSION, evaluation_seeds
 
@@ -26,8 +27,10 @@ from workers.seeding import NO_VERSION, evaluation_seeds
 class EvaluateOptions:
     """Play episodes with what a run has learnt."""
 
-    run_dir: Annotated[Path, tyro.conf.Positional]
-    """Directory of the run, or of an export"""
+    run_dir: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")] = None
+    """Directory of the run, or of an export; the name of a run in runs/ will do"""
+    run: str | None = None
+    """The same by name: the run in runs/NAME"""
     episodes: int = 100
     """Episodes to play"""
     checkpoint: str = "best"
@@ -46,8 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     stop = StopRequest().install()
     options = parse_arguments(EvaluateOptions, argv, "dppo-redis evaluate")
     check_playing(options.episodes, options.seed)
+    directory = find_run_directory(options.run_dir, options.run)
     try:
-        loaded = load_policy(options.run_dir, options.checkpoint, stop)
+        loaded = load_policy(directory, options.checkpoint, stop)
         result = play(loaded, options, stop)
     except StoppedError:
         return stop.exit_status

@@ -14,6 +14,7 @@ from dppo_redis.service.arguments import parse_arguments
 from dppo_redis.service.logs import configure
 from dppo_redis.service.shutdown import StopRequest
 from ops.policies.load_policy import LoadedPolicy, load_policy
+from ops.policies.which_run import find_run_directory
 
 _HOW_TO_INSTALL = "pip install onnx onnxscript"
 
@@ -22,10 +23,12 @@ _HOW_TO_INSTALL = "pip install onnx onnxscript"
 class ExportOptions:
     """Write what a run has learnt as safetensors, JSON and ONNX."""
 
-    run_dir: Annotated[Path, tyro.conf.Positional]
-    """Directory of the run"""
     to: Path
     """Directory to write to"""
+    run_dir: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")] = None
+    """Directory of the run; the name of a run in runs/ will do"""
+    run: str | None = None
+    """The same by name: the run in runs/NAME"""
     checkpoint: str = "best"
     """best (of the evaluations during training), last (checkpoint), or a checkpoint file"""
     onnx: Literal["auto", "yes", "no"] = "auto"
@@ -38,11 +41,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
     configure("export")
     options = parse_arguments(ExportOptions, argv, "dppo-redis export")
+    directory = find_run_directory(options.run_dir, options.run)
     _check_target(options)
     with_graph = _wants_graph(options.onnx)
     stop = StopRequest().install()
     try:
-        loaded = load_policy(options.run_dir, options.checkpoint, stop, to_play=False)
+        loaded = load_policy(directory, options.checkpoint, stop, to_play=False)
     except StoppedError:
         return stop.exit_status
     loaded.policy()  # whether the weights fit the spec

@@ -19,6 +19,7 @@ from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.service.arguments import parse_arguments
 from ops.fleet.run_directory import run_in, sampling_in
+from ops.policies.which_run import find_run_directories
 from ops.screens.curve import CURVE_ROWS, read_metrics
 from ops.screens.figure import EngFormatter, Figure
 
@@ -34,8 +35,8 @@ class PlotOptions:
     What is no run, or too young to have a curve, is named and left out.
     """
 
-    run_dirs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")]
-    """Directories of the runs"""
+    run_dirs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")] = ()
+    """Directories of the runs; names of runs in runs/ will do"""
     output: Path = Path("curves.png")
     """Picture to write: .png, .svg or .pdf"""
 
@@ -43,11 +44,10 @@ class PlotOptions:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
     options = parse_arguments(PlotOptions, argv, "dppo-redis plot")
-    if not options.run_dirs:
-        raise ConfigurationError("name at least one run directory")
+    directories = find_run_directories(options.run_dirs)
     if options.output.suffix.lower() not in _FORMATS:
         raise ConfigurationError(f"--output {options.output}: its name has to end in {', '.join(_FORMATS)}")
-    lines = read_lines(options.run_dirs)
+    lines = read_lines(directories)
     try:
         _draw(lines, options.output)
     except OSError as error:

@@ -16,7 +16,8 @@ from dppo_redis.store.client import INTERACTIVE_PATIENCE_S, RetryLoop, connect
 from dppo_redis.store.credentials import Role, find_url
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.quarantine import Quarantined, clear_quarantine, read_quarantine
-from dppo_redis.store.run_store import RunStore, only_run
+from dppo_redis.store.run_store import RunStore, missing_run, only_run
+from ops.policies.which_run import one_run_name
 from ops.screens.tables import make_console
 
 _BYTES_LISTED = 16
@@ -48,10 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ConfigurationError("--show and --clear: only one of them")
     client = connect(find_url(options.redis, Role.OPERATOR), "dppo-quarantine")
     retry = RetryLoop(StopRequest(), deadline_s=INTERACTIVE_PATIENCE_S)
-    run = options.name or options.run or retry.call("list the runs", lambda: only_run(client))
+    run = one_run_name(options.name, options.run) or retry.call("list the runs", lambda: only_run(client))
     keys = RunKeys(run)
     if not retry.call("look for the run", RunStore(client, keys).exists):
-        raise ConfigurationError(f"this Redis has no run {run}")
+        raise retry.call("list the runs", lambda: missing_run(client, run))
     if options.clear:
         removed = retry.call("clear the quarantine", lambda: clear_quarantine(client, keys))
         print(json.dumps({"run": run, "cleared": removed}) if options.json else f"{removed} removed")

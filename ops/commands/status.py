@@ -4,9 +4,11 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from dppo_redis.errors import ConfigurationError, ExitStatus
+import tyro
+
+from dppo_redis.errors import ExitStatus
 from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.service.arguments import parse_arguments
 from dppo_redis.service.shutdown import StopRequest
@@ -14,7 +16,8 @@ from dppo_redis.store.client import INTERACTIVE_PATIENCE_S, RetryLoop, connect
 from dppo_redis.store.credentials import Role, find_url
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_status import RunStatus, read_status
-from dppo_redis.store.run_store import only_run
+from dppo_redis.store.run_store import missing_run, only_run
+from ops.policies.which_run import one_run_name
 from ops.screens.evaluation_summary import describe_evaluation_problem, last_evaluation
 from ops.screens.tables import make_console
 from ops.screens.view import render
@@ -24,8 +27,10 @@ from ops.screens.view import render
 class StatusOptions:
     """Show what a run is doing."""
 
-    run: str | None = None
+    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """Name of the run; default: the only one on the server"""
+    run: str | None = None
+    """The same, as the other commands take it"""
     redis: str | None = None
     """Redis URL; default: the environment variable DPPO_REDIS_URL"""
     json: bool = False
@@ -72,10 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_arguments(StatusOptions, argv, "dppo-redis status")
     client = connect(find_url(options.redis, Role.MONITOR), "dppo-status")
     retry = RetryLoop(StopRequest(), deadline_s=INTERACTIVE_PATIENCE_S)
-    run = options.run or retry.call("list the runs", lambda: only_run(client))
+    run = one_run_name(options.name, options.run) or retry.call("list the runs", lambda: only_run(client))
     status = retry.call("read the status", lambda: read_status(client, RunKeys(run)))
     if not status.fields and not status.actor_fields:
-        raise ConfigurationError(f"this Redis has no run {run}")
+        raise retry.call("list the runs", lambda: missing_run(client, run))
     if options.json:
         print(json.dumps(status_json(status)))
     else:

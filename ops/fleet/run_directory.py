@@ -11,6 +11,7 @@ import tomli_w
 
 from dppo_redis.artefacts.config_file import to_toml
 from dppo_redis.artefacts.run_files import RunFiles, resumable_files
+from dppo_redis.command_line.nearest import listed_instead
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.report_fields import to_json
@@ -58,6 +59,17 @@ def run_in(directory: Path) -> str | None:
         raise ConfigurationError(f"{file} is unreadable: {error}") from error
 
 
+def runs_here() -> list[str]:
+    """Names of the directories in runs/ that hold a run, the newest first."""
+    try:
+        found = [path for path in RUNS.iterdir() if RunFiles(path).identity.is_file()]
+        return [
+            path.name for path in sorted(found, key=lambda path: -RunFiles(path).identity.stat().st_mtime)
+        ]
+    except OSError:
+        return []
+
+
 def sampling_in(directory: Path) -> str:
     """Who sampled the run in a directory, as `prepare` was told; "" if an earlier release wrote it."""
     values = json.loads(RunFiles(directory).identity.read_text(encoding="utf-8"))
@@ -71,18 +83,22 @@ def choose(config: RunConfig, run: str | None, directory: Path | None, resume: b
         ConfigurationError: a bad name, or nothing to resume.
     """
     if resume:
-        return _choose_to_resume(run, directory)
+        return _choose_to_resume(config, run, directory)
     name = check_run_name(run) if run else default_run_name(config)
     return RunDirectory(name, (directory or RUNS / name).absolute())
 
 
-def _choose_to_resume(run: str | None, directory: Path | None) -> RunDirectory:
+def _choose_to_resume(config: RunConfig, run: str | None, directory: Path | None) -> RunDirectory:
     if run is None and directory is None:
-        raise ConfigurationError("--resume needs --run-dir DIR or --run NAME")
+        here = runs_here()
+        if config.env_id in here:
+            raise ConfigurationError(f"--resume takes no name: write --resume --run {config.env_id}")
+        listed = f"; {RUNS}/ has: {', '.join(here[:8])} (newest first)" if here else ""
+        raise ConfigurationError(f"--resume needs --run-dir DIR or --run NAME{listed}")
     path = (directory or RUNS / check_run_name(run or "")).absolute()
     found = run_in(path)
     if found is None:
-        raise ConfigurationError(f"{path} holds no run to resume")
+        raise nothing_to_resume(path)
     if run is not None and run != found:
         raise ConfigurationError(f"{path} holds run {found}, not {run}")
     if not resumable_files(RunFiles(path).checkpoints):
@@ -90,6 +106,12 @@ def _choose_to_resume(run: str | None, directory: Path | None) -> RunDirectory:
             f"{path} holds no checkpoint to resume from: --resume auto begins such a run anew"
         )
     return RunDirectory(found, path)
+
+
+def nothing_to_resume(path: Path) -> ConfigurationError:
+    """That a directory holds no run, and which runs are in runs/."""
+    others = listed_instead(path.name, runs_here())
+    return ConfigurationError(f"{path} holds no run to resume{f'; {RUNS}/ has: {others}' if others else ''}")
 
 
 def check(directory: RunDirectory, *, resume: bool, overwrite: bool) -> None:

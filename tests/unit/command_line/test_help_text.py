@@ -57,5 +57,5 @@ def test_defaults_are_shown_as_they_are_typed_and_only_where_they_say_something(
 
 def test_a_command_with_few_options_has_one_list() -> None:
     text = text_of(StatusOptions)
-    assert text.splitlines()[0] == "usage: dppo-redis something [OPTIONS]"
+    assert text.splitlines()[0] == "usage: dppo-redis something [RUN] [OPTIONS]"
     assert "Options:\n  -h, --help" in text

@@ -1,0 +1,62 @@
+"""Which run a command is about: a directory, an export, or the name of a run in runs/."""
+
+from pathlib import Path
+
+from dppo_redis.command_line.nearest import listed_instead
+from dppo_redis.errors import ConfigurationError
+from ops.fleet.run_directory import RUNS, runs_here
+
+
+def find_run_directory(placed: Path | None, run: str | None) -> Path:
+    """The directory that was meant: as it was typed, or runs/NAME where only that is there.
+
+    Raises:
+        ConfigurationError: none was named, or two; says which runs are here.
+    """
+    if placed is not None and run is not None:
+        raise ConfigurationError(f"RUN_DIR ({placed}) and --run {run}: name one of them")
+    if placed is None and run is None:
+        raise ConfigurationError(f"name a run: its directory, or --run NAME{_here()}")
+    named = placed if placed is not None else RUNS / str(run)
+    return named if named.exists() else _by_name(named)
+
+
+def find_run_directories(placed: tuple[Path, ...]) -> tuple[Path, ...]:
+    """The same for several; what is neither a directory nor a name here stays as it was typed.
+
+    Raises:
+        ConfigurationError: none was named.
+    """
+    if not placed:
+        raise ConfigurationError(f"name at least one run: its directory, or its name{_here()}")
+    return tuple(RUNS / path if not path.exists() and (RUNS / path).exists() else path for path in placed)
+
+
+def one_run_name(placed: str | None, run: str | None) -> str | None:
+    """A run's name, as a word or behind --run; None where there is neither.
+
+    Raises:
+        ConfigurationError: two names.
+    """
+    if placed is not None and run is not None and placed != run:
+        raise ConfigurationError(f"RUN ({placed}) and --run {run}: name one of them")
+    return placed if placed is not None else run
+
+
+def _by_name(path: Path) -> Path:
+    """`runs/NAME` for NAME.
+
+    Raises:
+        ConfigurationError: it is not there; says which runs are.
+    """
+    if (RUNS / path).exists():
+        return RUNS / path
+    others = listed_instead(path.name, runs_here())
+    raise ConfigurationError(
+        f"{path} holds no run and no export{f'; {RUNS}/ has: {others}' if others else ''}"
+    )
+
+
+def _here() -> str:
+    found = runs_here()
+    return f"; {RUNS}/ has: {', '.join(found[:8])} (newest first)" if found else ""
