@@ -44,7 +44,8 @@ def read_best(run_dir: Path, spec: Spec) -> Weights:
         weights = decode_weights(_without_checksum(file.read_bytes()))
     except OSError as error:
         raise ConfigurationError(
-            f"{file}: {error.strerror}; pass --checkpoint last for the newest checkpoint"
+            f"{file}: {error.strerror}; take the newest checkpoint instead "
+            "(of evaluate, enjoy and export: --checkpoint last)"
         ) from error
     except WireError as error:
         raise ConfigurationError(f"{file} is not a policy: {error}") from error

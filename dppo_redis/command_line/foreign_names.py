@@ -95,7 +95,7 @@ _MEANT_ALIKE = {
 }
 _ENVIRONMENTS = "environments are counted for each actor here: {envs_per_actor}, times {actors}"
 _ADVANTAGES = "advantages are always normalised, over each minibatch: leave it out"
-_FIGURES = "metrics.csv and TensorBoard files are always written, into the directory of the run: leave it out"
+_FIGURES = "numbers and TensorBoard files are always written, into the directory of the run: leave it out"
 _MEANT_OTHERWISE = {
     SB3: {
         "batch_size": (

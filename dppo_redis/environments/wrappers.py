@@ -37,11 +37,27 @@ def _parse_wrapper(text: str) -> tuple[str, dict[str, Any]]:
         return text.strip(), {}
     try:
         call = ast.parse(f"f({text.removeprefix(name + '(')}", mode="eval").body
-        named = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args
-        if not isinstance(call, ast.Call) or not named or any(k.arg is None for k in call.keywords):
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            raise ValueError("one call is expected")
+        _refuse_code(text, call)
+        if call.args or any(keyword.arg is None for keyword in call.keywords):
             raise ValueError("arguments are given by name")
         return name.strip(), {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except (SyntaxError, ValueError) as error:
         raise ConfigurationError(
             f"wrappers: {text!r} is not Name(key=value, ...) with plain values: {first_line(error)}"
         ) from error
+
+
+def _refuse_code(text: str, call: ast.Call) -> None:
+    """A lambda or the name of a function is code, and a configuration holds plain values.
+
+    Raises:
+        ConfigurationError: naming the argument, with what to do.
+    """
+    for value in (*call.args, *(keyword.value for keyword in call.keywords)):
+        if any(isinstance(part, ast.Lambda | ast.Name | ast.Attribute) for part in ast.walk(value)):
+            raise ConfigurationError(
+                f"wrappers: {text!r}: {ast.unparse(value)!r} is code, and a setting holds plain values: "
+                "write a wrapper class with it in a module of your own, and name it as module:Class"
+            )

@@ -9,6 +9,7 @@ from rich.table import Table
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.pacing import Derived
 from dppo_redis.protocol.reports import RunSummary
+from ops.screens.start_advice import start_advice
 
 
 def printable(text: str) -> str:
@@ -46,8 +47,7 @@ def derived_table(config: RunConfig, derived: Derived, *, serial: bool = False) 
                 f"{derived.valve_bytes / 2**20:,.0f} MiB, then the oldest are dropped",
             ),
         ]
-    if config.network.memory != "none" and not config.ppo.normalise_returns:
-        rows.append(("advice", "policy and value share layers: --ppo.normalise-returns learns better"))
+    rows += [("advice", text) for text in start_advice(config, derived, serial=serial)]
     for name, value in rows:
         table.add_row(name, value)
     return table

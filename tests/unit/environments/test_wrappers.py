@@ -53,6 +53,23 @@ def test_a_wrapper_of_a_module_is_named_with_it() -> None:
     assert env.reset()[0].tolist() == [0 * 3 + 1.5, 1 * 3 + 1.5]
 
 
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("TransformReward(lambda r: r)", "lambda r: r"),
+        ("TransformReward(func=lambda r: r / 10)", "lambda r: r / 10"),
+        ("TransformReward(func=numpy.sign)", "numpy.sign"),
+        ("ClipReward(min_reward=-limit)", "-limit"),
+    ],
+)
+def test_code_in_a_wrapper_is_refused_with_what_to_do(text: str, code: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make_single(source(TERMINATING, text))
+    message = str(caught.value)
+    assert message.startswith(f"wrappers: {text!r}: {code!r} is code")
+    assert message.endswith("name it as module:Class")
+
+
 def test_wrappers_apply_in_the_order_they_are_given_in() -> None:
     env = make_single(
         source(TERMINATING, "tests.wrappers:Shifted(factor=1.5)", "tests.wrappers:Scaled(factor=3)")
@@ -81,10 +98,10 @@ def test_arguments_are_plain_values(text: str, value: float) -> None:
         ("TimeLimit", "TimeLimit cannot be applied: TypeError:.*max_episode_steps"),
         ("TimeLimit(steps=3)", "TimeLimit.steps=3. cannot be applied: TypeError:.*steps"),
         ("TimeLimit(3)", "is not Name.key=value, ....*arguments are given by name"),
-        ("TimeLimit(max_episode_steps=f())", "is not Name.key=value"),
+        ("TimeLimit(max_episode_steps=f())", "is code, .*module:Class"),
         ("TimeLimit(max_episode_steps=3", "is not Name.key=value"),
         ("TimeLimit(**{'a': 1})", "is not Name.key=value"),
-        ("TimeLimit(__import__('os'))", "is not Name.key=value"),
+        ("TimeLimit(__import__('os'))", "is code, .*module:Class"),
         ("NormalizeObservation", "NormalizeObservation would keep .* set ppo.normalise_observations instead"),
         ("NormalizeReward(gamma=0.9)", "NormalizeReward.* would keep .* set ppo.normalise_returns instead"),
         ("tests.wrappers:forgetful", "forgetful cannot be applied: TypeError: it answered a NoneType"),

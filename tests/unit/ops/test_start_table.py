@@ -8,6 +8,7 @@ from rich.console import Console
 from dppo_redis.protocol.pacing import derive
 from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
 from dppo_redis.spaces.observations import ObservationSpec
+from ops.screens.start_advice import start_advice
 from ops.screens.tables import derived_table
 from tests.factories import discrete, make_config
 
@@ -41,3 +42,45 @@ def test_shared_layers_with_raw_values_are_advised_against(
     knobs: dict[str, Any] = {"rollout_steps": 8, "network": {"memory": memory}}
     text = lines(serial=serial, **knobs, ppo={"normalise_returns": normalised, "minibatch_size": 8})
     assert ("--ppo.normalise-returns" in text) == (memory == "gru" and not normalised)
+
+
+def advice(*, serial: bool = False, **knobs: Any) -> list[str]:
+    config = make_config(**knobs)
+    derived = derive(config, EnvironmentSpaces(ObservationSpec.vector(4), discrete(2)), serial=serial)
+    return list(start_advice(config, derived, serial=serial))
+
+
+@pytest.mark.parametrize("serial", [False, True])
+def test_nothing_is_advised_where_nothing_is_odd(serial: bool) -> None:
+    assert advice(serial=serial) == []
+    assert advice(serial=serial, lock_step=True, max_staleness=0) == []
+    assert advice(serial=serial, rollout_steps=4, ppo={"batch_steps": 512}) == []
+
+
+def test_a_staleness_limit_without_effect_is_said() -> None:
+    (said,) = advice(lock_step=True, max_staleness=3)
+    assert said == "--lock-step: all data has staleness 0, so --max-staleness 3 has no effect"
+
+
+def test_a_minibatch_larger_than_the_batch_is_said_to_be_the_only_one() -> None:
+    (said,) = advice(ppo={"batch_steps": 2048, "minibatch_size": 4096})
+    assert said == "--ppo.minibatch-size 4096: an update has 2048 rows, so each pass is one minibatch"
+
+
+def test_rollouts_of_a_few_steps_are_said_with_what_to_set() -> None:
+    (said,) = advice(actors=64, envs_per_actor=8, max_staleness=8)
+    assert said == (
+        "rollouts have only 4 steps, as 512 environments share a batch of 2048: set --ppo.batch-steps 32768"
+    )
+    (said,) = advice(actors=8, envs_per_actor=64)
+    assert said.endswith("--ppo.batch-steps 32768, or --envs-per-actor 4")
+    (said,) = advice(serial=True, envs_per_actor=2048)
+    assert said.startswith("rollouts have only 1 step, as 2048 environments share a batch of 2048:")
+    assert said.endswith(" or --envs-per-actor 32")
+    assert advice(actors=8, envs_per_actor=4) == []
+
+
+def test_what_is_advised_holds() -> None:
+    assert advice(actors=64, envs_per_actor=8, max_staleness=8, ppo={"batch_steps": 32768}) == []
+    assert advice(actors=8, envs_per_actor=4) == []
+    assert advice(serial=True, envs_per_actor=32) == []
