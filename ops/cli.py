@@ -1,7 +1,9 @@
 """The `dppo-redis` command: finds the sub-command; each has a module of its own."""
 
+import difflib
 import importlib
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -26,6 +28,7 @@ COMMANDS = {
     "evaluator": ("workers.evaluate", "evaluate a run's newest weights by itself"),
 }
 
+_VERSIONED = re.compile(r"-v\d+$")
 _GUARDED = ("train", "serial", "evaluate", "enjoy", "export", "actor", "evaluator")
 _TIMED = ("train", "serial")  # their summary says how long they took, imports included
 
@@ -69,12 +72,21 @@ def _run(arguments: list[str]) -> int:
         return ExitStatus.DONE
     command = COMMANDS.get(arguments[0])
     if command is None:
-        raise ConfigurationError(f"no command {arguments[0]!r}; there are: {', '.join(COMMANDS)}")
+        raise ConfigurationError(f"no command {arguments[0]!r}{_meant(arguments[0])}")
     for library in ("OMP", "OPENBLAS", "MKL"):  # one compute thread; more change the last bits, too
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     # Imported only now: an actor must not wait for the learner's libraries.
     main = importlib.import_module(command[0]).main
     return int(main(arguments[1:], STARTED) if arguments[0] in _TIMED else main(arguments[1:]))
+
+
+def _meant(word: str) -> str:
+    """What was probably meant by a word that is no command."""
+    if ":" in word or _VERSIONED.search(word):  # as environments are named
+        return f"; did you mean dppo-redis train {word}?"
+    near = difflib.get_close_matches(word.lower(), COMMANDS, n=1)
+    question = f"; did you mean {near[0]}?" if near else ";"
+    return f"{question} there are: {', '.join(COMMANDS)}"
 
 
 def _open_standard_streams() -> None:

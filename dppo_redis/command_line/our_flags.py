@@ -151,6 +151,8 @@ def _meant(typed: str, name: str, options: Sequence[Option], *, is_off: bool) ->
 
 def _nearest(name: str, options: Sequence[Option]) -> str:
     last = name.rpartition(".")[2]
+    if any(option.name.startswith(f"{name}.") for option in options):
+        return f": its settings are {as_flag(name)}.NAME VALUE"
     named = [option.flag for option in options if option.name.rpartition(".")[2] == last]
     if named:
         return f": did you mean {' or '.join(named)}?"

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import tyro
 
-from dppo_redis.command_line.declared import options_of
+from dppo_redis.command_line.declared import Option, options_of
 from dppo_redis.command_line.help_text import Layout, help_text
-from dppo_redis.command_line.our_flags import settled, with_our_flags
+from dppo_redis.command_line.our_flags import settled, values_by_option, with_our_flags
 from dppo_redis.command_line.values import KINDS
 from dppo_redis.errors import ConfigurationError
 
@@ -44,6 +44,7 @@ def parse_arguments(
     if asks_for_help(words):
         sys.stdout.write(f"{help_text(prog, inspect.getdoc(kind) or '', options, layout)}\n")
         raise SystemExit(0)
+    _refuse_stray_words(words, options, prog)
     given = tyro.MISSING_NONPROP if default is None else default
     with _mistakes_raised(prog):
         return tyro.cli(kind, args=words, prog=prog, default=given, config=_MARKERS, registry=KINDS)
@@ -62,6 +63,21 @@ def read_flags(kind: type[T], argv: Sequence[str] | None, prog: str) -> list[str
     if ours.notes:
         _log.info("%s", "; ".join(ours.notes))
     return ours.words
+
+
+def _refuse_stray_words(words: Sequence[str], options: Sequence[Option], prog: str) -> None:
+    """More words than have a place, and short options, of which there is -h alone."""
+    placed, _ = values_by_option(words, options)
+    takers = [option for option in options if option.is_positional]
+    if any(option.takes_many for option in takers):
+        return
+    stray = [word for word in placed if word.startswith("-") and word != "-"] or placed[len(takers) :]
+    if stray:
+        taken = [
+            f"{o.metavar} is {word!r}" for o, word in zip(takers, placed, strict=False) if word not in stray
+        ]
+        before = f": {', '.join(taken)} already" if taken else ""
+        raise ConfigurationError(hide_secrets(f"unexpected word {stray[0]!r}{before} (see {prog} --help)"))
 
 
 def asks_for_help(words: Sequence[str]) -> bool:

@@ -45,9 +45,10 @@ def read_address(url: str) -> Address:
     try:
         address = _read(url)
     except ValueError:
-        scheme = url.partition("://")[0][:10] if "://" in url else ""
+        scheme, separator, _ = url.partition("://")
+        shown = f" {scheme[:10]}://..." if separator else " without a scheme"
         raise ConfigurationError(
-            f"bad Redis URL {scheme}://...: it is redis://[user:password@]host[:port][/db], rediss://..., "
+            f"bad Redis URL{shown}: it is redis://[user:password@]host[:port][/db], rediss://..., "
             "unix:///path or sentinel://[user:password@]host[:port],.../service; special characters in "
             "a password are percent-encoded"
         ) from None

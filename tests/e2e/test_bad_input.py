@@ -43,6 +43,13 @@ CASES = [
     Case("clip range above 1", "train CartPole-v1 --ppo.clip-epsilon 3", ("clip_epsilon", "1", "3")),
     Case("no budget", "train CartPole-v1 --total-steps 0", ("total_steps", "1")),
     Case("unknown flag", "train CartPole-v1 --actor 3", ("--actor", "--actors")),
+    Case("name of another meaning", "train CartPole-v1 --batch-size 64", ("--ppo.minibatch-size",)),
+    Case("budget that is not whole", "serial CartPole-v1 --total-steps 1.5e0", ("1.5e0", "whole")),
+    Case("swallowed environment", "train --wrappers TimeLimit CartPole-v1", ("--wrappers", "ENV")),
+    Case("key of another table", "train --config level.toml", ("learning_rate", "ppo.learning_rate")),
+    Case("two environments", "train CartPole-v1 Acrobot-v1", ("unexpected", "Acrobot-v1")),
+    Case("resume without a run", "train --resume", ("--run NAME", "mine")),
+    Case("run of a nearly right name", "evaluate --run mime", ("mime", "mine")),
     Case("unknown command", "trian CartPole-v1", ("trian", "train")),
     Case("bad run name", "train CartPole-v1 --run ../up", ("../up",)),
     Case("missing TOML file", "train CartPole-v1 --config gone.toml", ("gone.toml",)),
@@ -132,10 +139,12 @@ def _furnish(directory: Path) -> Path:
         "broken.toml": "actors = = 2\n",
         "typo.toml": "actorz = 2\n",
         "deep.toml": 'env_id = "CartPole-v1"\n[ppo]\nclip_epsilom = 0.1\n',
+        "level.toml": "learning_rate = 1e-4\n",
+        "runs/mine/run.json": '{"run": "mine"}\n',
         "range.toml": 'env_id = "CartPole-v1"\n[ppo]\ngamma = 1.5\n',
     }.items():
         file = directory / name
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     return directory
 

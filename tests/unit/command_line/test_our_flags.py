@@ -96,6 +96,10 @@ def test_what_was_read_as_another_flag_is_said_once(caplog: pytest.LogCaptureFix
         ("--interval-s 3", ("--evaluation.interval-s or --checkpoint.interval-s?",)),
         ("--network.gamma 3", ("unknown option --network.gamma", "--ppo.gamma?")),
         ("--redisredis://me:hunter2@here", ("unknown option --redisredis://me:***@here",)),
+        ("--ppo gamma=0.9", ("unknown option --ppo: its settings are --ppo.NAME VALUE",)),
+        ("B-v0", ("unexpected word 'B-v0': ENV is 'A-v0' already",)),
+        ("--resume it", ("unexpected word 'it': ENV is 'A-v0' already",)),
+        ("-n 3", ("unexpected word '-n': ENV is 'A-v0' already",)),
         ("--zzz 3", ("unknown option --zzz (see dppo-redis train --help)",)),
     ],
 )

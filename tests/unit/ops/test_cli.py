@@ -53,6 +53,22 @@ def test_a_flag_with_a_value_is_a_mistake_like_any_other(capsys: pytest.CaptureF
     assert "--resume" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("trian", "did you mean train? there are: train, serial,"),
+        ("zzz", "no command 'zzz'; there are: train, serial,"),
+        ("CartPole-v1", "did you mean dppo-redis train CartPole-v1?"),
+        ("mine:Walk", "did you mean dppo-redis train mine:Walk?"),
+    ],
+)
+def test_a_word_that_is_no_command_is_answered_with_one(
+    word: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([word]) == ExitStatus.CONFIGURATION
+    assert meant in capsys.readouterr().err
+
+
 def run(redirections: str, *argv: str) -> subprocess.CompletedProcess[str]:
     script = f'exec "$@" {redirections}'
     command = ["sh", "-c", script, "sh", sys.executable, "-m", "ops", *argv]
