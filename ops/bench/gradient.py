@@ -15,7 +15,6 @@ from statistics import median
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 
 from dppo_redis.environments.child import spaces_of
 from dppo_redis.environments.step_time import cores
@@ -67,11 +66,7 @@ def configuration(env_id: str, hidden: Sequence[int], batch_steps: int, minibatc
         "network": {"hidden": list(hidden)},
         "ppo": {"batch_steps": batch_steps, "minibatch_size": minibatch},
     }
-    try:
-        return RunConfig.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigurationError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    return RunConfig.model_validate(values)
 
 
 def sampled(planned: RunPlan) -> list[Rollout]:
