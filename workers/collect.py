@@ -71,12 +71,10 @@ class Collector:
             if stop is not None and stop.requested:
                 raise StoppedError("stopped in the middle of a rollout")
             buffers.observations[t] = state.newest
-            outputs = state.outputs(policy)
-            self._outputs[t] = outputs
-            actions = policy.sample(outputs, noise[t])
-            buffers.actions[t] = actions
+            self._outputs[t] = outputs = state.outputs(policy)
+            buffers.actions[t] = actions = policy.sample(outputs, noise[t])
             step = self.environments.step(policy.action.to_environment(actions))
-            state.observe(step.observations, step.begins)
+            state.observe(step.observations, step.begins if state.remembers else None)
             buffers.rewards[t] = step.rewards
             buffers.terminated[t] = step.terminated
             buffers.truncated[t] = step.truncated

@@ -8,9 +8,8 @@ import contextlib
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
@@ -29,9 +28,8 @@ _LEAVING = (SystemExit, KeyboardInterrupt)  # out of code of the user's, these a
 _log = logging.getLogger("dppo")
 
 
-@dataclass(frozen=True)
-class VectorStep:
-    """What one vector step showed."""
+class VectorStep(NamedTuple):
+    """What one vector step showed; use it before the next one, which may write into the same memory."""
 
     observations: Array  # [N, *row], what to act on next
     rewards: FloatArray  # [N]
@@ -66,6 +64,9 @@ class Environments:
         self.observation = describe_observations(vector.single_observation_space)
         self._seeds = seeds
         self._ended: BoolArray = np.zeros(self.count, dtype=np.bool_)
+        self._resetting = False  # the next step is a dummy one of those that have ended
+        self._all: BoolArray = np.ones(self.count, np.bool_)
+        self._all.flags.writeable = False
         self._steps = 0
         self._stepping_s = 0.0
 
@@ -83,7 +84,7 @@ class Environments:
         Vector environments made of single ones take a seed each, native ones one for all.
         """
         seed: Any = self._seeds if hasattr(self.vector, "env_fns") else self._seeds[0]
-        self._ended = np.zeros(self.count, dtype=np.bool_)
+        self._ended, self._resetting = np.zeros(self.count, dtype=np.bool_), False
         self._calls.start()
         try:
             with keeping_process_state():
@@ -128,16 +129,19 @@ class Environments:
         raw, rewards, terminated, truncated, infos = self.vector.step(actions)
         self._stepping_s += time.perf_counter() - began
         self._steps += 1
-        observations = self._rows(raw)
-        valid = ~self._ended if self.mode is AutoresetMode.NEXT_STEP else np.ones(self.count, np.bool_)
-        terminated = np.asarray(terminated, np.bool_).reshape(self.count) & valid
-        truncated = np.asarray(truncated, np.bool_).reshape(self.count) & valid
-        ended = terminated | truncated
-        self._ended = ended
-        final = None
-        if ended.any():
+        observations, valid = self._rows(raw), self._all
+        rewards = np.asarray(rewards, np.float32).reshape(self.count)
+        terminated = np.asarray(terminated, np.bool_).reshape(self.count)
+        truncated = np.asarray(truncated, np.bool_).reshape(self.count)
+        if self._resetting:
+            valid = ~self._ended
+            terminated, truncated = terminated & valid, truncated & valid
+            rewards = np.where(valid, rewards, np.float32(0))
+        self._ended = ended = terminated | truncated
+        self._resetting, final = False, None
+        if np.count_nonzero(ended):  # a third of the time of any()
+            self._resetting = self.mode is AutoresetMode.NEXT_STEP
             final, observations = self._final(observations, ended, infos)
-        rewards = np.where(valid, np.asarray(rewards, np.float32).reshape(self.count), np.float32(0))
         return VectorStep(observations, rewards, terminated, truncated, valid, final)
 
     def _final(self, observations: Array, ended: BoolArray, infos: dict[str, Any]) -> tuple[Array, Array]:

@@ -96,9 +96,7 @@ class ActingPolicy:
         categories, values = self.action.split(actions)
         total = np.zeros(outputs.shape[:-1], np.float32)
         for index, logits in enumerate(_logits(self.action, outputs)):
-            shifted = logits - logits.max(axis=-1, keepdims=True)
-            log_p = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-            total += np.take_along_axis(log_p, categories[..., index : index + 1], axis=-1)[..., 0]
+            total += _log_probs(logits, categories[..., index])
         if self.std is not None:
             z = (values - outputs[..., self.action.choices :]) / self.std
             constant = np.log(self.std).sum() + 0.5 * len(self.std) * math.log(2 * math.pi)
@@ -124,6 +122,19 @@ def _logits(action: ActionSpec, outputs: FloatArray) -> list[FloatArray]:
     return [outputs[..., first:last] for first, last in ends]
 
 
+def _log_probs(logits: FloatArray, chosen: Array) -> FloatArray:
+    """Log-probabilities [...] of one category's choices [...] under logits [..., n].
+
+    Computed with the rows last: sums over a short last axis would take ten times as long.
+    """
+    rows = np.array(logits.reshape(-1, logits.shape[-1]).T, order="C")  # a copy
+    rows -= rows.max(axis=0)
+    count = rows.shape[1]
+    picked = rows.reshape(-1).take(chosen.reshape(-1) * count + np.arange(count))
+    picked -= np.log(np.exp(rows, out=rows).sum(axis=0))
+    return cast(FloatArray, picked.reshape(chosen.shape))
+
+
 class NumpyNetwork:
     """A plain MLP over vectors."""
 
@@ -138,11 +149,11 @@ class NumpyNetwork:
         spec = self._spec
         x = features(spec.observation, rows, spec.frame_stack, self._normaliser)
         for matrix, bias in self._layers[:-1]:
-            x = x @ matrix
+            x = x.dot(matrix)  # half a microsecond less than @
             x += bias
             x = np.maximum(x, 0, out=x) if self._relu else np.tanh(x, out=x)
         matrix, bias = self._layers[-1]
-        x = x @ matrix
+        x = x.dot(matrix)
         x += bias
         allowed = mask(spec.observation, rows, spec.frame_stack)
         if allowed is not None:

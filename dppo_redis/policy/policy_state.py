@@ -23,6 +23,7 @@ class PolicyState:
         self.memory = np.zeros((len(observations), spec.network.state_size), np.float32)
         self._frames = np.repeat(observations[:, None], spec.frame_stack, axis=1)  # [N, k, *row]
         self._stacking = spec.frame_stack > 1
+        self.remembers = self._stacking or spec.network.state_size > 0  # more than the newest observation
 
     @property
     def frames_before(self) -> Array:

@@ -81,7 +81,7 @@ def test_both_flags_travel_as_the_environment_set_them(
 def test_a_step_is_of_fixed_dtypes(mode: AutoresetMode) -> None:
     environments = make_environments("tests.envs:SecretlyFloat64-v0", mode=mode)
     for step in played(environments, 5):
-        found = {name: str(array.dtype) for name, array in vars(step).items() if array is not None}
+        found = {name: str(array.dtype) for name, array in step._asdict().items() if array is not None}
         floats = dict.fromkeys(found.keys() & {"observations", "rewards", "final_observations"}, "float32")
         assert found == {**dict.fromkeys(["terminated", "truncated", "valid"], "bool"), **floats}
 
@@ -110,7 +110,7 @@ def test_statistics_wrappers_change_nothing(wrapped: str, mode: AutoresetMode) -
         vector.envs = [RecordEpisodeStatistics(env) for env in vector.envs]
     outer = vector if wrapped == "inside" else RecordVectorStatistics(vector)
     for step, expected in zip(played(Environments(outer, [0, 1]), 6), plain, strict=True):
-        for name, array in vars(expected).items():
+        for name, array in expected._asdict().items():
             np.testing.assert_array_equal(getattr(step, name), array)
 
 
@@ -346,7 +346,7 @@ def test_a_native_environment_may_answer_in_columns(count: int) -> None:
     )
     plain, columns = (played(Environments(vector, [0]), 8) for vector in vectors)
     for step, expected in zip(columns, plain, strict=True):
-        for name, array in vars(expected).items():
+        for name, array in expected._asdict().items():
             np.testing.assert_array_equal(getattr(step, name), array)
 
 
