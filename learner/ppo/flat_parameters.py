@@ -18,6 +18,8 @@ from learner.ppo.plain_networks import Floats, aligned
 
 _STATE = ("step", "exp_avg", "exp_avg_sq")  # names that torch's Adam gives to t, m and v
 
+_BLOCK = 16_384  # numbers that Adam takes at once: its dozen passes over them stay in the processor's cache
+
 
 class FlatParameters:
     """The parameters of `module` that `layout` names, one behind the other."""
@@ -62,7 +64,7 @@ class FlatAdam:
         self._flat = flat
         self._optimizer = optimizer
         self._moments: Floats = aligned((2, flat.values.size), flat.values.dtype)  # m, v
-        self._spare: Floats = aligned(flat.values.shape, flat.values.dtype)
+        self._spare: Floats = aligned((min(_BLOCK, flat.values.size),), flat.values.dtype)
         self._steps = np.zeros(len(flat.parameters), np.float32)  # t; torch counts for each parameter
         self._views = list(
             zip(
@@ -101,24 +103,32 @@ class FlatAdam:
         group: dict[str, Any] = self._optimizer.param_groups[0]
         beta1, beta2 = group["betas"]
         self._steps += 1
-        t = float(self._steps[0])
-        first, second, spare = self._moments[0], self._moments[1], self._spare
-        clip = max_norm / (norm + 1e-6)
-        if clip < 1:
-            gradient *= clip
-        np.subtract(gradient, first, out=spare)
-        spare *= 1 - beta1
-        first += spare
-        np.multiply(gradient, gradient, out=gradient)
-        gradient *= 1 - beta2
-        second *= beta2
-        second += gradient
-        np.sqrt(second, out=spare)
-        spare /= math.sqrt(1 - beta2**t)
-        spare += group["eps"]
-        np.divide(first, spare, out=spare)
-        spare *= group["lr"] / (1 - beta1**t)
-        self._flat.values -= spare
+        t, clip = float(self._steps[0]), min(1.0, max_norm / (norm + 1e-6))
+        root, rate = math.sqrt(1 - beta2**t), group["lr"] / (1 - beta1**t)
+        for start in range(0, len(gradient), _BLOCK):
+            part = slice(start, start + _BLOCK)
+            g, m, v, theta = (
+                gradient[part],
+                self._moments[0, part],
+                self._moments[1, part],
+                self._flat.values[part],
+            )
+            spare = self._spare[: len(g)]
+            if clip < 1:
+                g *= clip
+            np.subtract(g, m, out=spare)
+            spare *= 1 - beta1
+            m += spare
+            np.multiply(g, g, out=g)
+            g *= 1 - beta2
+            v *= beta2
+            v += g
+            np.sqrt(v, out=spare)
+            spare /= root
+            spare += group["eps"]
+            np.divide(m, spare, out=spare)
+            spare *= rate
+            theta -= spare
         return True
 
 

@@ -20,13 +20,17 @@ from learner.ppo.gradient import PlainGradient, Terms
 from learner.ppo.plain_networks import Floats, PlainNetworks, Seen, Targets, aligned
 from learner.ppo.steps import AutogradSteps, Schedule, Steps, Tally
 
+WIDEST_BY_HAND = (
+    512  # units of a layer: beyond it products take all the time, and torch's are as fast or faster
+)
+
 
 def make_steps(
     model: ActorCritic, optimizer: Adam, spec: Spec, ppo: PpoConfig, device: torch.device
 ) -> Steps:
-    """By hand where that is possible."""
+    """By hand where that is possible and faster."""
     networks = plain_networks(model, spec)
-    if networks is None or device.type != "cpu":
+    if networks is None or device.type != "cpu" or max(networks.hidden) > WIDEST_BY_HAND:
         return AutogradSteps(model, optimizer, ppo)
     return PlainSteps(model, networks, optimizer, ppo)
 

@@ -17,7 +17,7 @@ from learner.ppo.adam import Adam
 from learner.ppo.batch import Batch, stack
 from learner.ppo.flat_parameters import FlatAdam, FlatParameters
 from learner.ppo.plain_networks import aligned
-from learner.ppo.plain_steps import PlainSteps, plain_networks
+from learner.ppo.plain_steps import WIDEST_BY_HAND, PlainSteps, plain_networks
 from learner.ppo.steps import AutogradSteps
 from learner.ppo.update import PpoUpdate, UpdateReport
 from tests.factories import CPU, discrete, make_model, make_policy, make_ppo, make_rollout, make_spec
@@ -160,8 +160,9 @@ def test_parameters_that_were_replaced_are_the_ones_trained() -> None:
     assert torch.equal(weights_of(updates.model), weights_of(twin.model))
 
 
-def test_adam_takes_the_steps_of_torch() -> None:
-    spec = make_spec(action=ACTIONS["Box"])
+@pytest.mark.parametrize("hidden", [(8,), (100, 120)], ids=["one block", "several"])
+def test_adam_takes_the_steps_of_torch(hidden: tuple[int, ...]) -> None:
+    spec = make_spec(action=ACTIONS["Box"], hidden=hidden)
     mine, theirs = make_model(spec), make_model(spec)
     networks = plain_networks(mine, spec)
     assert networks is not None
@@ -193,3 +194,11 @@ def test_other_networks_are_trained_by_autograd(network: NetworkConfig) -> None:
     make_updates(make_spec(network=network), by_hand=False)
     spec = make_spec(network=network)
     assert isinstance(PpoUpdate(make_model(spec), spec, make_ppo(), 1, 0, CPU)._steps, AutogradSteps)
+
+
+@pytest.mark.parametrize(
+    ("width", "kind"), [(WIDEST_BY_HAND, PlainSteps), (WIDEST_BY_HAND + 1, AutogradSteps)]
+)
+def test_so_are_wide_ones_where_that_is_faster(width: int, kind: type) -> None:
+    spec = make_spec(hidden=(4, width))
+    assert isinstance(PpoUpdate(make_model(spec), spec, make_ppo(), 1, 0, CPU)._steps, kind)
