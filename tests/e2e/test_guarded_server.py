@@ -13,11 +13,9 @@ from dppo_redis.store.client import Client
 from dppo_redis.store.credentials import Role, read_credentials
 from dppo_redis.store.keys import RunKeys
 from ops.commands.acl import ACL_FILE, ADMIN, make_users
-from ops.fleet.broker import find_server
-from tests.certificates import Certificates, make_certificates
+from tests.certificates import Certificates, make_certificates, needs_tls, tls_server
 from tests.conftest import RedisServer, opened, wait_until
 from tests.e2e.support import SLOW, Command, assert_books_balance, assert_nothing_left, free_port, tree
-from tests.integration.store.test_tls import needs_tls
 
 pytestmark = needs_tls
 RUN = "guarded"
@@ -53,7 +51,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     make_users(credentials, None)
     port = free_port()
     arguments = certificates.server_arguments(port, mutual=True)
-    server = RedisServer(find_server(), *arguments, "--aclfile", str(credentials / ACL_FILE))
+    server = RedisServer(tls_server(), *arguments, "--aclfile", str(credentials / ACL_FILE))
     try:
         server.start()
         with opened(with_credentials(server.url, *read_credentials(credentials / ADMIN))) as admin:

@@ -106,7 +106,7 @@ def test_status_of_a_run_that_is_not_there_is_refused(run: Run, directory: Path)
         assert status.err == "dppo-redis: this Redis has no run nobody\n"
 
 
-@pytest.mark.skipif(shutil.which("redis-cli") is None, reason="no redis-cli on PATH")
+@pytest.mark.skipif(shutil.which("redis-cli") is None, reason="no redis-cli on PATH: install redis-tools")
 def test_redis_cli_alone_shows_what_a_run_does(run: Run, server: Server) -> None:
     def ask(*words: str) -> str:
         command = ["redis-cli", "-s", server.url.removeprefix("unix://"), *words]

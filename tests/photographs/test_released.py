@@ -135,7 +135,7 @@ def test_the_arrays_of_an_export(played: Played) -> None:
 
 
 def test_the_graph_of_an_export(played: Played) -> None:
-    onnx = pytest.importorskip("onnx")
+    onnx = pytest.importorskip("onnx", reason="no onnx: pip install '.[onnx]'")
     ending = played.endings["export"]
     assert ending.status == 0, ending.err
     graph = onnx.load(str(played.directory / "exported" / "policy.onnx")).graph

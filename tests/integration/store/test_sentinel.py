@@ -19,7 +19,7 @@ from dppo_redis.store.registry import Registry
 from ops.bench.sentinel_group import SERVICE, Guard, SentinelGroup
 from ops.commands.acl import ACL_FILE, ADMIN, make_users
 from ops.fleet.broker import find_server
-from tests.certificates import make_certificates
+from tests.certificates import make_certificates, needs_tls, tls_server
 from tests.conftest import opened, wait_until
 from tests.e2e.support import free_port
 from tests.integration.learner_side import (
@@ -32,7 +32,6 @@ from tests.integration.learner_side import (
     publish,
 )
 from tests.integration.looking import imbalance, ledger_of, version_of
-from tests.integration.store.test_tls import needs_tls
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +172,7 @@ def test_passwords_users_and_certificates_go_to_whom_they_are_for(tmp_path: Path
         server_url=f"rediss://{user}:{password}@127.0.0.1:{{port}}?{certificates.mutual}",
         sentinel_url=f"rediss://:of-sentinels@127.0.0.1:{{port}}?{certificates.mutual}",
     )
-    with SentinelGroup(find_server(), guard) as group:
+    with SentinelGroup(tls_server(), guard) as group:
         url = f"sentinels://{group.hosts}/{SERVICE}?{certificates.mutual}&sentinel_password=of-sentinels"
         actor = with_credentials(url, *read_credentials(tmp_path / "acl" / Role.ACTOR))
         keys, old = RunKeys("guarded"), group.primary()

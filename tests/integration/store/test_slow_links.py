@@ -11,13 +11,11 @@ from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client, TransientError, connect, translated
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.rollout_stream import RolloutProducer
-from ops.fleet.broker import find_server
-from tests.certificates import make_certificates
+from tests.certificates import make_certificates, needs_tls, tls_server
 from tests.conftest import RedisServer, opened, wait_until
 from tests.e2e.support import free_port
 from tests.factories import make_header
 from tests.integration.learner_side import in_background, lead
-from tests.integration.store.test_tls import needs_tls
 from tests.slow_link import SlowLink
 
 RATE = 200_000.0  # bytes/s
@@ -87,7 +85,7 @@ class TestSlowLinks:
     @needs_tls
     def test_a_link_with_tls_may_be_slow_too(self, tmp_path: Path, keys: RunKeys, stop: StopRequest) -> None:
         certificates, port = make_certificates(tmp_path), free_port()
-        server = RedisServer(find_server(), *certificates.server_arguments(port, mutual=False))
+        server = RedisServer(tls_server(), *certificates.server_arguments(port, mutual=False))
         try:
             server.start()
             with opened(server.url) as client, SlowLink(("127.0.0.1", port), RATE) as link:

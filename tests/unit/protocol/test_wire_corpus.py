@@ -25,7 +25,7 @@ def test_the_corpus_is_there_and_every_kind_of_damage_is_tried() -> None:
 
 
 @pytest.mark.fuzz
-@pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="pip install atheris")
+@pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="no atheris: pip install '.[fuzz]'")
 def test_half_a_minute_of_guided_fuzzing_finds_nothing(tmp_path: Path) -> None:
     limits = ["-max_total_time=30", "-max_len=2048", "-rss_limit_mb=2048"]
     command = [sys.executable, "-m", "tests.fuzz", *limits, str(tmp_path), str(CORPUS)]

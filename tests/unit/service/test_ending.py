@@ -15,7 +15,7 @@ import pytest
 from dppo_redis.errors import ExitStatus
 from tests.conftest import wait_until
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and subreapers")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no /proc or subreapers: run on Linux")
 ROOT = Path(__file__).resolve().parents[3]
 _SERVICE = """
 import atexit, contextlib, os, signal, subprocess, sys, threading, time

@@ -171,7 +171,7 @@ def test_frames_of_dummy_rows_have_no_influence() -> None:
 
 @pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("ale_py", "cv2")),
-    reason="pip install ale-py opencv-python",
+    reason="no Atari: pip install ale-py opencv-python",
 )
 def test_atari_travels_as_single_grey_frames_and_trains_on_stacks_of_four() -> None:
     """By its usual wrapper, in 8 steps of 2 environments: 84 x 84 bytes a step, and no more."""

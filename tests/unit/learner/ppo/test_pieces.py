@@ -106,7 +106,7 @@ gymnasium.register("Frames-v0", Frames, max_episode_steps=100)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and RLIMIT_AS")
+@pytest.mark.skipif(sys.platform != "linux", reason="no /proc or RLIMIT_AS: run on Linux")
 def test_a_run_without_the_memory_for_its_batch_ends_with_a_line_and_status_78(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_AS)[1] == resource.RLIM_INFINITY
     (tmp_path / "frames_world.py").write_text(MODULE)
