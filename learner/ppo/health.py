@@ -1,7 +1,7 @@
 """Signs of an unhealthy update, as one table of pure rules; learner and serial baseline alike.
 
 A rule looks at the reports of the last updates, newest last, and says what is wrong and what to do, or
-nothing. The limits lie where none of the recipes in ops/runs ever comes: see ARCHITECTURE.md.
+nothing. The limits lie where none of the recipes in ops/runs ever comes: see docs/decisions.md.
 """
 
 import math

@@ -1,0 +1,69 @@
+"""Links, commands and flags of the documents exist. `tests/e2e/test_documents.py` runs the snippets."""
+
+import contextlib
+import io
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from ops.cli import COMMANDS, main
+from tests.documents import ROOT, blocks, documents, links
+
+_FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*(?:\.[a-z][\w-]*)*(?![\w-]|\.\*)")
+_CODE = re.compile(r"`([^`\n]+)`")
+_OF_OTHERS = {  # flags of other programs that the documents name
+    *("--port", "--bind", "--protected-mode", "--dir", "--aclfile", "--tls-port"),
+    *("--tls-cert-file", "--tls-key-file", "--tls-ca-cert-file", "--no-deps", "--strict"),
+}
+_MOST_LINES = {"README.md": 200, "ARCHITECTURE.md": 200}
+
+
+@pytest.mark.parametrize("name", _MOST_LINES)
+def test_the_pages_that_lead_are_short(name: str) -> None:
+    assert len((ROOT / name).read_text().splitlines()) <= _MOST_LINES[name]
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_leads_somewhere(document: Path) -> None:
+    assert [link for link in links(document) if not (document.parent / link).exists()] == []
+
+
+@cache
+def flags_of(command: str) -> frozenset[str]:
+    """All flags in a command's help."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+        main([command, "--help"])
+    return frozenset(_FLAG.findall(text.getvalue()))
+
+
+def of_this_release() -> list[Path]:
+    """All but the page that names flags of older releases."""
+    return [document for document in documents() if document.name != "CHANGELOG.md"]
+
+
+def commands_in(document: Path) -> Iterator[tuple[str, str]]:
+    """(command, its whole line) of each `dppo-redis COMMAND ...` in a block or in code within a line."""
+    lines = [line for block in blocks(document) if block.language == "bash" for line in block.commands()]
+    for line in [*lines, *_CODE.findall(document.read_text())]:
+        found = re.match(r"(?:\.venv/bin/)?dppo-redis ([a-z]+)\b", line)
+        if found:
+            yield found[1], line
+
+
+@pytest.mark.parametrize("document", of_this_release(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_command_and_its_flags_exist(document: Path) -> None:
+    for command, line in commands_in(document):
+        assert command in COMMANDS, line
+        assert set(_FLAG.findall(line)) <= flags_of(command), line
+
+
+def test_every_flag_that_the_pages_for_users_name_exists() -> None:
+    known = frozenset[str]().union(*(flags_of(c) for c in COMMANDS if c != "bench")) | _OF_OTHERS
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    named = {(page.name, flag) for page in pages for flag in _FLAG.findall(page.read_text())}
+    assert len(named) > 50
+    assert sorted((page, flag) for page, flag in named if flag not in known) == []
