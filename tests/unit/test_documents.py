@@ -47,7 +47,9 @@ def of_this_release() -> list[Path]:
 
 def commands_in(document: Path) -> Iterator[tuple[str, str]]:
     """(command, its whole line) of each `dppo-redis COMMAND ...` in a block or in code within a line."""
-    lines = [line for block in blocks(document) if block.language == "bash" for line in block.commands()]
+    lines = [
+        line for block in blocks(document) if block.language in ("bash", "text") for line in block.commands()
+    ]
     for line in [*lines, *_CODE.findall(document.read_text())]:
         found = re.match(r"(?:\.venv/bin/)?dppo-redis ([a-z]+)\b", line)
         if found:
@@ -58,7 +60,16 @@ def commands_in(document: Path) -> Iterator[tuple[str, str]]:
 def test_every_command_and_its_flags_exist(document: Path) -> None:
     for command, line in commands_in(document):
         assert command in COMMANDS, line
-        assert set(_FLAG.findall(line)) <= flags_of(command), line
+        assert set(_FLAG.findall(line)) <= flags_of(command) | {"--help"}, line
+
+
+def test_every_target_of_make_exists() -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    commands = [
+        c for page in of_this_release() for b in blocks(page) if b.language == "bash" for c in b.commands()
+    ]
+    named = {command.split()[1] for command in commands if command.startswith("make ")}
+    assert {"train", "test"} <= named <= targets
 
 
 def test_every_flag_that_the_pages_for_users_name_exists() -> None:
