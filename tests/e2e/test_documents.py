@@ -28,7 +28,6 @@ _QUICK = {
     ("README.md", "Your own environment"),
     ("docs/networks-and-spaces.md", "A network of your own"),
     ("docs/networks-and-spaces.md", "Play a trained policy"),
-    ("docs/settings.md", "Settings"),
 }
 _LIMIT_S = 240
 _WAIT_FOR_PORT = "until (exec 3<>/dev/tcp/127.0.0.1/{}) 2>/dev/null; do sleep 0.05; done"

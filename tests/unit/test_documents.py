@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dppo_redis.artefacts.config_file import load_toml
 from ops.cli import COMMANDS, main
 from tests.documents import ROOT, blocks, documents, links
 
@@ -61,6 +62,14 @@ def test_every_command_and_its_flags_exist(document: Path) -> None:
     for command, line in commands_in(document):
         assert command in COMMANDS, line
         assert set(_FLAG.findall(line)) <= flags_of(command) | {"--help"}, line
+
+
+def test_every_configuration_in_a_document_can_be_read(tmp_path: Path) -> None:
+    texts = [block.text for page in documents() for block in blocks(page) if block.language == "toml"]
+    assert texts
+    for text in texts:
+        (tmp_path / "config.toml").write_text(text)
+        assert load_toml(tmp_path / "config.toml").env_id
 
 
 def test_every_target_of_make_exists() -> None:
