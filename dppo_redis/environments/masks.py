@@ -13,7 +13,7 @@ MASK = "action_mask"
 
 
 def read_mask(mask: Any, action: ActionSpec) -> Array:
-    """A mask as flags [choices].
+    """A mask as int8 flags [choices], 1 for a choice that is allowed.
 
     It has one flag for each choice: all in one array, an array for each category, or in the form in which
     gymnasium's `space.sample(mask)` takes it, a dict or tuple of the masks of the parts, nested like the

@@ -13,7 +13,12 @@ from dppo_redis.service.plugins import first_line, import_named
 
 
 def wrap(env: gymnasium.Env[Any, Any], text: str) -> gymnasium.Env[Any, Any]:
-    """Apply one wrapper: `Name`, `Name(key=value)` of gymnasium.wrappers, or `module:Name(...)`."""
+    """Apply one wrapper: `Name`, `Name(key=value)` of gymnasium.wrappers, or `module:Name(...)`.
+
+    Raises:
+        ConfigurationError: the wrapper is unknown, refuses its arguments, or returns no environment.
+        EnvironmentBrokenError: the user's own wrapper raised; a new attempt may succeed.
+    """
     name, arguments = _parse_wrapper(text)
     wrapper = import_named(name if ":" in name else f"gymnasium.wrappers:{name}", "wrappers")
     try:

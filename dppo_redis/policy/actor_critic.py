@@ -28,7 +28,7 @@ class Actions:
     values: Tensor  # [B, A] float32, raw
 
     def take(self, index: Tensor | slice) -> "Actions":
-        """The rows at `index`."""
+        """The rows at `index`, a slice or a tensor [b] of row numbers."""
         return Actions(self.categories[index], self.values[index])
 
 
@@ -123,7 +123,7 @@ class ActorCritic(nn.Module):
         return log_probs, entropy
 
     def acting_arrays(self) -> dict[str, FloatArray]:
-        """Copies of what an actor needs, by parameter name; the value head stays here."""
+        """Copies of the policy's parameters by name, each float32 in any shape; without the value head."""
         return {
             name: tensor.detach().cpu().numpy().astype(np.float32, copy=True)
             for name, tensor in self.state_dict().items()
@@ -131,7 +131,7 @@ class ActorCritic(nn.Module):
         }
 
     def load_acting_arrays(self, arrays: Mapping[str, FloatArray]) -> None:
-        """Take an actor's parameters; the value head is left as it is.
+        """Load the policy's parameters by name, each in any shape; the value head stays as it is.
 
         Raises:
             RuntimeError: a parameter is missing, unknown or of another shape.

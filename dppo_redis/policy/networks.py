@@ -41,7 +41,7 @@ class Inputs:
         return len(self.vector)
 
     def take(self, index: Tensor | slice) -> "Inputs":
-        """The rows at `index`; a slice gives views."""
+        """The rows at `index`, a tensor [b] of row numbers or a slice; a slice gives views."""
         return Inputs(
             self.vector[index],
             tuple(image[index] for image in self.images),
@@ -176,7 +176,7 @@ class Trunk(nn.Module):
         self.width = sum(widths) + (hidden[-1] if sizes.features else 0)
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Shared features."""
+        """Features [B, width] that policy and value head share."""
         parts = [encoder(image) for encoder, image in zip(self.encoders, inputs.images, strict=True)]
         if self.vector is not None:
             parts.append(self.vector(inputs.vector))

@@ -59,15 +59,15 @@ class ActingPolicy:
         return self._network.step(rows, memory)
 
     def outputs(self, rows: Array) -> FloatArray:
-        """The same for observations that begin an episode, or where there is no memory."""
+        """Logits and means [N, outputs] for `rows` [N, ...] that begin an episode, or without a memory."""
         return self.step(rows, self.begin(len(rows)))[0]
 
     def greedy(self, outputs: FloatArray) -> Array:
-        """The most likely action of each row, as it is on the wire."""
+        """The most likely actions [N, *row_shape], as they travel, for outputs [N, outputs]."""
         return choose(self.action, outputs, outputs[..., self.action.choices :])
 
     def actions(self, outputs: FloatArray, sampling: Generator | None) -> Array:
-        """One action for each row: greedy, unless `sampling` draws them."""
+        """Actions [N, *row_shape] for outputs [N, outputs]: greedy, or drawn if `sampling` is given."""
         if sampling is None:
             return self.greedy(outputs)
         return self.sample(outputs, self.noise(sampling, 1, len(outputs))[0])
@@ -84,7 +84,10 @@ class ActingPolicy:
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
     def sample(self, outputs: FloatArray, noise: FloatArray) -> Array:
-        """Actions for one step. A category is drawn as argmax(logits + Gumbel noise)."""
+        """Actions [N, *row_shape] of one step, from outputs and noise [N, outputs].
+
+        A category is drawn as argmax(logits + Gumbel noise), a number as mean + std * normal noise.
+        """
         if self.std is None:
             return choose(self.action, outputs + noise, noise[..., :0])
         choices = self.action.choices

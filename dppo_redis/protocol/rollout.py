@@ -32,33 +32,33 @@ class Layout(NamedTuple):
 class Rollout:
     """One actor's rollout. Arrays may be views of buffers that the collector uses again."""
 
-    # Single frames, what the policy saw before acting at t.
+    # [T, N, *row], single frames that the policy saw before acting at t.
     observations: Annotated[Array, Layout("TN", "observation")]
-    # See ActionSpec: indices counted from 0, real numbers raw.
+    # [T, N, *row], see ActionSpec: indices counted from 0, real numbers not clipped.
     actions: Annotated[Array, Layout("TN", "action")]
-    # Of the action under the weights that chose it.
+    # [T, N], of the action under the weights that chose it.
     log_probs: Annotated[FloatArray, Layout("TN", "float32")]
-    # Raw, for the action at t.
+    # [T, N], for the action at t, not scaled.
     rewards: Annotated[FloatArray, Layout("TN", "float32")]
-    # The episode ended for good after the action at t.
+    # [T, N], the episode ended in a terminal state after the action at t.
     terminated: Annotated[BoolArray, Layout("TN", "bool")]
-    # It was cut off after the action at t.
+    # [T, N], the episode was cut off after the action at t.
     truncated: Annotated[BoolArray, Layout("TN", "bool")]
-    # A real step; False for the dummy step of an automatic reset.
+    # [T, N], a real step; False for the dummy step of an automatic reset.
     valid: Annotated[BoolArray, Layout("TN", "bool")]
-    # The true last observation of each ended row.
+    # [E, *row], the true last observation of each ended row.
     final_observations: Annotated[Array, Layout("E", "observation")]
-    # The observation after the last step.
+    # [N, *row], the observation after the last step.
     last_observations: Annotated[Array, Layout("N", "observation")]
-    # The k - 1 frames before the first row, oldest first.
+    # [N, k - 1, *row], the frames before the first row, oldest first.
     frames_before: Annotated[Array, Layout("N", "frames")]
-    # State of the recurrent layer before the first row.
+    # [N, S], the state of the recurrent layer before the first row.
     memory: Annotated[FloatArray, Layout("N", "memory")]
-    # Running ones before the first step; 0 if not asked for.
+    # [N], running discounted returns before the first step; 0 where returns are not normalised.
     discounted_returns: Annotated[npt.NDArray[np.float64], Layout("N", "float64")]
-    # Undiscounted, of the episodes that ended here.
+    # [E], undiscounted returns of the episodes that ended in these rows.
     episode_returns: Annotated[FloatArray, Layout("E", "float32")]
-    # Steps.
+    # [E], lengths of these episodes in steps.
     episode_lengths: Annotated[npt.NDArray[np.int32], Layout("E", "int32")]
 
     @property
@@ -142,7 +142,11 @@ def validate(rollout: Rollout, spec: Spec) -> None:
 
 
 def check_layout(rollout: Rollout, spec: Spec) -> None:
-    """The half of `validate` that looks at dtypes and shapes, and at flags for the rows that ended."""
+    """Check dtypes and shapes: the first half of `validate`.
+
+    Raises:
+        WireError: reason `shape` or `dtype`; the message names the array.
+    """
     if rollout.rewards.ndim != 2:
         raise WireError("shape", f"rewards have shape {rollout.rewards.shape}, not [T, N]")
     t, n = rollout.rewards.shape
@@ -157,7 +161,11 @@ def check_layout(rollout: Rollout, spec: Spec) -> None:
 
 
 def check_values(rollout: Rollout, spec: Spec) -> None:
-    """The half of `validate` that looks at every number of a rollout whose dtypes and shapes are right."""
+    """Check every number: the second half of `validate`, after `check_layout`.
+
+    Raises:
+        WireError: a number is not finite, or outside its space; the message names the array.
+    """
     for name in OBSERVATION_NAMES:  # before what the policy made of them
         _check_observations(name, getattr(rollout, name), spec)
     for name in _FLOATS:

@@ -27,12 +27,12 @@ class Weights:
     trained_steps: int  # valid steps trained on until then
     settled_steps: int  # valid steps of all settled rollouts until then
     spec: str  # digest
-    arrays: dict[str, FloatArray]
+    arrays: dict[str, FloatArray]  # by parameter name, each in any shape
 
     @property
     def id(self) -> WeightsId:
         return WeightsId(self.epoch, self.version)
 
     def network_arrays(self) -> dict[str, FloatArray]:
-        """The network's parameters, without the normaliser."""
+        """The network's parameters by name, each in any shape; without the normaliser."""
         return {name: x for name, x in self.arrays.items() if name not in _NORMALISER}

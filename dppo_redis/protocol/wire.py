@@ -49,7 +49,11 @@ def encode_rollout(rollout: Rollout) -> bytes:
 
 
 def frame(rollout: Rollout) -> list[bytes]:
-    """What stands in an encoded rollout before the numbers of each array; only numbers are left out."""
+    """The bytes of an encoded rollout that precede the numbers of each array, one piece for each array.
+
+    Raises:
+        WireError: reason `shape` or `dtype`: an array that the format cannot hold.
+    """
     packer, pieces = msgpack.Packer(), []
     before = packer.pack_map_header(2) + packer.pack("schema") + packer.pack(WIRE_SCHEMA)
     before += packer.pack("arrays") + packer.pack_map_header(len(ARRAY_NAMES))
@@ -92,7 +96,11 @@ _WEIGHTS_SCALARS = {  # as they are stored, and the fields of `Weights` that the
 
 
 def encode_weights(weights: Weights) -> bytes:
-    """Pack a publication; the blob repeats its own identity."""
+    """Pack a publication; the bytes repeat its epoch and version.
+
+    Raises:
+        WireError: reason `size`, `shape` or `dtype`: an array that the format cannot hold.
+    """
     return _pack(weights.arrays, {name: getattr(weights, field) for name, field in _WEIGHTS_SCALARS.items()})
 
 

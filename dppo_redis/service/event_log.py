@@ -57,7 +57,7 @@ NO_EVENT_LOG = EventLog()
 
 
 def arrays_digest(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    """Sixteen hex digits of the arrays' names and values, the same where they were made and where read."""
+    """Sixteen hex digits of the names and values of arrays of any shape; sender and reader get the same."""
     total = hashlib.sha256()
     for name in sorted(arrays):
         total.update(name.encode())

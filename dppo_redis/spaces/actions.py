@@ -60,6 +60,7 @@ class MultiDiscreteSpec:
         return 0
 
     def build(self, categories: Array, _values: Array) -> Any:
+        """Actions [N, *shape] as the environment takes them, from categories [N, K] counted from 0."""
         numbers = (categories + np.asarray(self.starts)).astype(self.dtype, copy=False)
         return numbers.reshape(len(categories), *self.shape)
 
@@ -103,7 +104,7 @@ class CompositeSpec:
         return sum(part.dimensions for part in self.parts)
 
     def build(self, categories: Array, values: Array) -> Any:
-        """A dict or tuple of what each part takes."""
+        """A dict or tuple of each part's actions, from categories [N, K] and numbers [N, A]."""
         built, k, a = [], 0, 0
         for part in self.parts:
             k_next, a_next = k + len(part.categories), a + part.dimensions
@@ -187,7 +188,10 @@ class ActionSpec:
         return self.space.build(*self.split(actions))
 
     def contains(self, actions: Array) -> bool:
-        """Whether all indices are in range and all raw numbers finite; these may exceed the bounds."""
+        """Whether `actions` [..., *row_shape] have valid indices and finite numbers.
+
+        Numbers may exceed the bounds of the space: they are clipped where the environment takes them.
+        """
         categories, values = self.split(actions)
         if self.dimensions and not all_finite(values):
             return False

@@ -46,7 +46,7 @@ class RunningMoments:
 
     @staticmethod
     def from_scale(count: int, mean: FloatArray, inverse_std: FloatArray) -> "RunningMoments":
-        """What `count` rows would have left behind to give this mean and this 1 / standard deviation."""
+        """The moments of `count` rows with this mean [O] and this 1 / standard deviation [O]."""
         variance = np.maximum(np.square(1.0 / inverse_std.astype(np.float64)) - _EPSILON, 0.0)
         return RunningMoments(count, mean.astype(np.float64), variance * count)
 

@@ -32,7 +32,7 @@ MOST_CATEGORIES = 65_536  # more of them no one-hot vector and no policy head ca
 
 
 def all_finite(numbers: Array) -> bool:
-    """As np.isfinite(numbers).all(), which takes up to twice as long for small arrays."""
+    """The same as np.isfinite(numbers).all() for any shape, in half the time for small arrays."""
     return int(np.count_nonzero(np.isfinite(numbers))) == numbers.size
 
 
@@ -182,14 +182,14 @@ class ObservationSpec:
         return part
 
     def nonfinite(self, rows: Array) -> str | None:
-        """The first field that holds a number that is not finite."""
+        """Name of the first field of `rows` [..., *row_shape] with a number that is not finite."""
         for field in self.fields:
             if field.wire_dtype.kind == "f" and not all_finite(self.part(rows, field)):
                 return field.name
         return None
 
     def outside(self, rows: Array) -> str | None:
-        """The first field that holds a category or a flag that its space does not have."""
+        """Name of the first field of `rows` [..., *row_shape] with a category or flag outside its space."""
         for field in self.fields:
             part = self.part(rows, field)
             if field.kind == "categories" and not ((part >= 0) & (part < np.asarray(field.sizes))).all():

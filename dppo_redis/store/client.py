@@ -63,7 +63,11 @@ class TransientError(DppoError):
 
 
 def connect(url: str, name: str) -> Client:
-    """A client for `url`; nothing is sent yet. `name` shows in CLIENT LIST."""
+    """A client for `url`, which connects at its first command. `name` shows in CLIENT LIST.
+
+    Raises:
+        ConfigurationError: the URL is malformed or has a setting that cannot be used.
+    """
     address = read_address(url)
     pool = make_pool(
         address,

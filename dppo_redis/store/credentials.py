@@ -49,7 +49,11 @@ def find_url(flag: str | None, role: Role = Role.OPERATOR) -> str:
 
 
 def base_url(flag: str | None) -> str:
-    """The URL as it was given: from the flag, else the environment, else the file named there."""
+    """The URL from the flag, else from the environment, else from the file that the environment names.
+
+    Raises:
+        ConfigurationError: no URL is given, it is malformed, or its file cannot be read.
+    """
     url = (flag or os.environ.get(URL_VARIABLE) or _url_in_file() or "").strip()
     if not url:
         raise ConfigurationError(
@@ -73,7 +77,11 @@ def _url_in_file() -> str | None:
 
 
 def as_role(url: str, role: Role) -> str:
-    """The URL with the user and password that this process has for it."""
+    """The URL with the user and password of `role`, from the credentials directory or password file.
+
+    Raises:
+        ConfigurationError: a file of credentials cannot be read.
+    """
     directory, file = os.environ.get(CREDENTIALS_VARIABLE), os.environ.get(PASSWORD_FILE_VARIABLE)
     if directory:
         return with_credentials(url, *read_credentials(Path(directory) / role))

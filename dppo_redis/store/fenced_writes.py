@@ -143,19 +143,35 @@ class FencedWrites:
         return int(number)
 
     def write_hash(self, epoch: int, key: str, fields: Mapping[str, Any]) -> None:
-        """Replace a hash of the learner's."""
+        """Replace a hash that the learner owns.
+
+        Raises:
+            FencedError: another learner leads; its epoch is not this learner's.
+        """
         self._run_write(epoch, key, ["hash", *_flat(fields)])
 
     def write_dated(self, epoch: int, key: str, fields: Mapping[str, Any], dated: str) -> None:
-        """Replace a hash of the learner's; its field `dated` is the server's own time."""
+        """Replace a hash that the learner owns; the script sets its field `dated` to the server's TIME.
+
+        Raises:
+            FencedError: another learner leads; its epoch is not this learner's.
+        """
         self._run_write(epoch, key, ["dated", dated, *_flat({k: v for k, v in fields.items() if k != dated})])
 
     def write_fields(self, epoch: int, key: str, fields: Mapping[str, Any]) -> None:
-        """Set fields of a hash; the others stay."""
+        """Set fields of a hash; the others stay.
+
+        Raises:
+            FencedError: another learner leads; its epoch is not this learner's.
+        """
         self._run_write(epoch, key, ["fields", *_flat(fields)])
 
     def write_string(self, epoch: int, key: str, value: str) -> None:
-        """Replace a string of the learner's."""
+        """Replace a string that the learner owns.
+
+        Raises:
+            FencedError: another learner leads; its epoch is not this learner's.
+        """
         self._run_write(epoch, key, ["string", value])
 
     def _run_write(self, epoch: int, key: str, arguments: list[Any]) -> None:

@@ -15,7 +15,11 @@ CONSUMER = "learner"  # one stable name: a restarted learner finds its own pendi
 
 
 def check_run_name(run: str) -> str:
-    """Return `run`, or raise ConfigurationError when it cannot name keys and directories."""
+    """Return `run` if it can name keys and directories.
+
+    Raises:
+        ConfigurationError: it has other characters, or the wrong length.
+    """
     if not _RUN_NAME.fullmatch(run):
         raise ConfigurationError(
             f"run name {run!r}: use 1 to 100 of letters, digits, '.', '_' and '-', "
