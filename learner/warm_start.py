@@ -39,7 +39,7 @@ class WarmStartSource:
 
     path: Path  # the file or the export
     spec: Spec
-    network: dict[str, Tensor]  # with or without the value network
+    network: dict[str, Tensor]  # by name, each in any shape; with or without the value network
     observation_moments: RunningMoments | None
     return_moments: RunningMoments | None
     trained_steps: int

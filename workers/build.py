@@ -20,7 +20,11 @@ def build_collector(
     role: str = "actor",
     chosen: Chosen | None = None,  # filled; pass it again for environments that stand for these
 ) -> Collector:
-    """Environments and buffers; rebuilt environments play other episodes than the broken ones."""
+    """Environments and buffers; rebuilt environments play other episodes than the broken ones.
+
+    Raises:
+        EnvironmentNotBuiltError: an environment could not be made or reset.
+    """
     number = CopyNumber(role, slot)
     spec, join = description.spec, description.join
     count = envs_per_actor or join.envs_per_actor

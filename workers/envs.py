@@ -82,6 +82,9 @@ class Environments:
         """Seed and start all environments; observations [N, *row].
 
         Vector environments made of single ones take a seed each, native ones one for all.
+
+        Raises:
+            EnvironmentBrokenError: the environment raised.
         """
         seed: Any = self._seeds if hasattr(self.vector, "env_fns") else self._seeds[0]
         self._ended, self._resetting = np.zeros(self.count, dtype=np.bool_), False
@@ -99,6 +102,9 @@ class Environments:
         """Start the episodes assigned to each environment, by their seeds; observations [N, *row].
 
         What each plays after its first one is for `AssignedEpisodes`; a native vector plays what it likes.
+
+        Raises:
+            EnvironmentBrokenError: the environment raised, or one of its processes died.
         """
         self._seeds = [seeds[0] for seeds in episodes]
         if hasattr(self.vector, "env_fns"):
@@ -113,7 +119,11 @@ class Environments:
         return self.reset()
 
     def step(self, actions: Any) -> VectorStep:
-        """One step of every environment, actions as the environment takes them."""
+        """Step all environments with actions in the form that the environment takes.
+
+        Raises:
+            EnvironmentBrokenError: the environment raised, or one of its processes died.
+        """
         self._calls.start()
         try:
             return self._step(actions)

@@ -115,7 +115,11 @@ class Evaluator:
         self.took_s: float | None = None  # of the last complete one
 
     def run(self) -> None:
-        """Evaluate until the run ends, its last weights included, or a stop is asked for."""
+        """Evaluate until a stop is requested, or the run has ended and its last weights are evaluated.
+
+        Raises:
+            StoppedError: a stop was requested during an evaluation.
+        """
         before = self.retry.call("read the last report", self.store.evaluator)
         self._say(replace(before, playing=False))
         seen = None

@@ -137,7 +137,11 @@ class Actor:
         self.stats.last_error = text
 
     def run(self) -> None:
-        """Sample until the run ends or a stop is asked for; a partial rollout is dropped."""
+        """Sample until the run ends or a stop is requested; a partial rollout is dropped.
+
+        Raises:
+            ConfigurationError: the run is no longer the one that was joined, or has another custom network.
+        """
         policy: ActingPolicy | None = None
         snapshot = self._look()
         while True:

@@ -60,10 +60,11 @@ class Lease:
         self.lineage = lineage
 
     def acquire(self, known_epoch: int, update: int) -> None:
-        """Take the lease at `update`, above all that checkpoint, Redis or directory know to be used.
+        """Take the lease at `update`, with an epoch above all that checkpoint, Redis or directory know.
 
         Raises:
             LeaseHeldError: a living learner renews its lease; the message names it.
+            StoppedError: a stop was requested while another learner held the lease.
         """
         epoch = self._take(lambda: max(known_epoch, self._reserved.read().epoch))
         self._weights.begin(update)

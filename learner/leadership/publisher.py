@@ -62,7 +62,11 @@ class Publisher:
     def publish(
         self, arrays: dict[str, FloatArray], update: int, trained_steps: int, settled_steps: int
     ) -> None:
-        """Publish weights under the next version."""
+        """Publish weights, named arrays of any shape, under the next version.
+
+        Raises:
+            FencedError: another learner leads.
+        """
 
         def attempt() -> None:
             weights = Weights(

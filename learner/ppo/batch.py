@@ -97,7 +97,7 @@ class Rows:
         return len(self.values)
 
     def take(self, index: Tensor | slice) -> "Rows":
-        """The rows at `index`; a slice gives views."""
+        """The rows at `index`, a tensor [b] of row numbers or a slice; a slice gives views."""
         return Rows(
             self.inputs.take(index),
             self.actions.take(index),

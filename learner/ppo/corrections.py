@@ -49,7 +49,7 @@ class Trajectories:
 
 
 def log_ratios(proximal: FloatArray, behaviour: FloatArray) -> FloatArray:
-    """log(pi_prox / mu), always finite: held within LOG_RATIO_LIMIT, and NaN means that pi_prox is 0."""
+    """log(pi_prox / mu), any shape, clipped to +-LOG_RATIO_LIMIT; NaN becomes the lower limit."""
     with np.errstate(invalid="ignore", over="ignore"):
         held: FloatArray = np.clip(proximal - behaviour, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     return np.where(np.isnan(held), np.float32(-LOG_RATIO_LIMIT), held)

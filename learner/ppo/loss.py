@@ -39,7 +39,7 @@ def ppo_loss(
     dual_clip: float | None = None,
     value_clip: float | None = None,
 ) -> Loss:
-    """Clipped surrogate, squared value error and entropy bonus.
+    """Clipped surrogate, squared value error and entropy bonus of rows; each tensor is [B].
 
         L = -mean(w min(rho A, clip(rho, 1 - eps, 1 + eps) A)) + c_v mean((V - R)^2) / 2 - c_e mean(H)
 
@@ -78,7 +78,7 @@ def ppo_loss(
 
 
 def normalise(advantages: Tensor) -> Tensor:
-    """Mean 0, standard deviation 1; one row or equal rows give zeros, never NaN."""
+    """Advantages [B] with mean 0 and standard deviation 1; one row or equal rows give zeros, never NaN."""
     exact = advantages.double()  # in float32 the mean of equal numbers is not exactly theirs
     centred = exact - exact.mean()
     return (centred / (centred.square().mean().sqrt() + 1e-8)).to(advantages.dtype)

@@ -69,7 +69,7 @@ class PpoUpdate:
         self.return_moments = RunningMoments.empty(1)
 
     def acting_arrays(self) -> dict[str, FloatArray]:
-        """What a publication holds: the policy, and the normaliser it was trained with."""
+        """The arrays of a publication by name, each in any shape: the policy, and its normaliser."""
         arrays = self.model.acting_arrays()
         if self.ppo.normalise_observations:
             mean, inverse_std = self._moments()
