@@ -45,7 +45,11 @@ def _credentials(file: Path, name: str) -> tuple[str, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point."""
+    """Entry point.
+
+    Raises:
+        ConfigurationError: the directory cannot be written.
+    """
     options = parse_arguments(AclOptions, argv, "dppo-redis acl")
     directory = options.directory.resolve()
     try:

@@ -90,6 +90,7 @@ class Show:
         Raises:
             EnvironmentBrokenError: the environment raised.
             WindowClosedError: nobody watches any more.
+            ConfigurationError: the environment cannot draw itself, for want of a package or a display.
         """
         self.player.begin()
         with _explained("reset", self.calls):
@@ -118,7 +119,11 @@ class Show:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point."""
+    """Entry point.
+
+    Raises:
+        ConfigurationError: an option or the directory cannot be used.
+    """
     configure("enjoy")
     stop = StopRequest().install()
     options = parse_arguments(EnjoyOptions, argv, "dppo-redis enjoy")

@@ -38,7 +38,11 @@ class ExportOptions:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point."""
+    """Entry point.
+
+    Raises:
+        ConfigurationError: an option, the directory or the target cannot be used.
+    """
     configure("export")
     options = parse_arguments(ExportOptions, argv, "dppo-redis export")
     directory = find_run_directory(options.run_dir, options.run)
@@ -92,6 +96,9 @@ def add_graph(target: Path, loaded: LoadedPolicy, extra: dict[str, Any], *, want
     """Write the graph, if one is wanted, and its entry in the description; that of an earlier export goes.
 
     It is whole before anything of an earlier export is touched: not every network can be written so.
+
+    Raises:
+        ConfigurationError: the export cannot be written.
     """
     graph, aside = target / GRAPH, target / f"{GRAPH}.writing"
     try:

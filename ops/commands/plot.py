@@ -42,7 +42,11 @@ class PlotOptions:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point."""
+    """Entry point.
+
+    Raises:
+        ConfigurationError: no run is named, or the figure cannot be written.
+    """
     options = parse_arguments(PlotOptions, argv, "dppo-redis plot")
     directories = find_run_directories(options.run_dirs)
     if options.output.suffix.lower() not in _FORMATS:
@@ -136,7 +140,7 @@ def _curve(directory: Path) -> Curve:
 
 
 def mean_and_spread(curves: Sequence[Curve]) -> tuple[npt.NDArray[np.float64], ...]:
-    """(steps, mean, standard deviation) over runs, on the steps that all of them reached."""
+    """Steps, mean and standard deviation over runs, each [points], on the steps that all runs reached."""
     first = max(steps[0] for steps, _ in curves)
     last = min(steps[-1] for steps, _ in curves)
     grid = np.linspace(first, last, _POINTS)

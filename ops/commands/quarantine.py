@@ -43,7 +43,11 @@ class QuarantineOptions:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point."""
+    """Entry point.
+
+    Raises:
+        ConfigurationError: there is no such run or entry, or two options exclude each other.
+    """
     options = parse_arguments(QuarantineOptions, argv, "dppo-redis quarantine")
     if options.clear and options.show is not None:
         raise ConfigurationError("--show and --clear: only one of them")

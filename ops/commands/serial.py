@@ -40,7 +40,11 @@ _log = logging.getLogger("dppo")
 
 
 def main(argv: Sequence[str] | None = None, started: float | None = None) -> int:
-    """Entry point; `started`, by the monotonic clock, is when the command began."""
+    """Entry point; `started`, by the monotonic clock, is when the command began.
+
+    Raises:
+        ConfigurationError: an option, the environment or the directory cannot be used.
+    """
     configure("serial")
     stop = StopRequest().install()
     try:

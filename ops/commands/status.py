@@ -73,7 +73,11 @@ def _plain(text: str) -> str | int | float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point."""
+    """Entry point.
+
+    Raises:
+        ConfigurationError: this Redis has no such run.
+    """
     options = parse_arguments(StatusOptions, argv, "dppo-redis status")
     client = connect(find_url(options.redis, Role.MONITOR), "dppo-status")
     retry = RetryLoop(StopRequest(), deadline_s=INTERACTIVE_PATIENCE_S)

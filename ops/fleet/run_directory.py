@@ -49,7 +49,11 @@ def stable_run_name(config: RunConfig) -> str:
 
 
 def run_in(directory: Path) -> str | None:
-    """Name of the run that a directory holds; None when it holds none."""
+    """Name of the run that a directory holds; None when it holds none.
+
+    Raises:
+        ConfigurationError: the file that names the run is unreadable.
+    """
     file = RunFiles(directory).identity
     try:
         return check_run_name(json.loads(file.read_text(encoding="utf-8"))["run"])
