@@ -69,6 +69,8 @@ def with_shapes_of(spec: Spec, layout: Json) -> Spec:
 def check_layout(layout: Json, spec: Spec, arrays: Mapping[str, Array]) -> None:
     """Check that a layout adds up to what the network reads, and is the one that follows from the spec.
 
+    Of `arrays`, by name, the weight [outputs, inputs] of the first layer is looked at.
+
     Raises:
         ValueError: it does not; says where.
     """

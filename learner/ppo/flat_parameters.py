@@ -34,7 +34,7 @@ class FlatParameters:
         self.adopt()
 
     def views_of(self, flat: Floats) -> list[Tensor]:
-        """An array as long as all parameters, as tensors of their shapes; they share its memory."""
+        """An array [P], as long as all parameters, as tensors of their shapes; they share its memory."""
         ends = np.cumsum([parameter.numel() for parameter in self.parameters])
         parts = np.split(flat, ends[:-1])
         return [

@@ -55,7 +55,7 @@ class PlainNetworks:
 
 
 def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Zeros in memory that begins at a multiple of 64 bytes."""
+    """Zeros [*shape] in memory that begins at a multiple of 64 bytes."""
     size = prod(shape) * np.dtype(dtype).itemsize
     memory = np.zeros(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT

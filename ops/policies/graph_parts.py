@@ -35,7 +35,7 @@ class ObservationEncoder(nn.Module):
         }
 
     def forward(self, fields: dict[str, Tensor]) -> Inputs:
-        """Rows of a batch."""
+        """What the network reads, `vector` [B, F] and images [B, k C, H, W], from parts [B, (k,) *shape]."""
         some = next(iter(fields.values()))
         parts = [self._encode(part, fields[part["name"]]) for part in self.numbers]
         rows = some.shape[0]

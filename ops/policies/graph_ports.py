@@ -34,7 +34,7 @@ class Port:
     frames: int = 1  # how many observations it takes
 
     def example(self, rows: int) -> Tensor:
-        """A tensor of its form."""
+        """A tensor [rows, *shape] of ones."""
         return torch.ones((rows, *self.shape), dtype=_TORCH_TYPES[self.dtype])
 
     def to_json(self) -> dict[str, Any]:

@@ -46,7 +46,8 @@ class PolicyGraph(nn.Module):
         self.greedy = GreedyActions(layout_of(spec)["output"])
 
     def forward(self, tensors: list[Tensor]) -> tuple[Tensor, ...]:
-        """What `ActingPolicy.step` answers, then each part of the greedy action."""
+        """What `ActingPolicy.step` answers, [B, outputs] and with a memory [B, S]; then each part of the greedy
+        action, [B, *shape]."""
         fields = {port.field: tensor for port, tensor in zip(self.ports, tensors, strict=True) if port.field}
         inputs = self.encoder(fields)
         if self.model.memory is None:
