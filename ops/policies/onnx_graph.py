@@ -46,8 +46,8 @@ class PolicyGraph(nn.Module):
         self.greedy = GreedyActions(layout_of(spec)["output"])
 
     def forward(self, tensors: list[Tensor]) -> tuple[Tensor, ...]:
-        """What `ActingPolicy.step` answers, [B, outputs] and with a memory [B, S]; then each part of the greedy
-        action, [B, *shape]."""
+        """What `ActingPolicy.step` answers, [B, outputs] and with a memory [B, S]; then the greedy
+        action, part by part, [B, *shape]."""
         fields = {port.field: tensor for port, tensor in zip(self.ports, tensors, strict=True) if port.field}
         inputs = self.encoder(fields)
         if self.model.memory is None:
