@@ -1,7 +1,7 @@
 """What is wrong with updates: into the log, each kind once in ten seconds at most, into warnings and alarm.
 
-A warning stays when its sign has gone, as the end of a run is where many look first. It says how many
-updates showed it, and which.
+What follows from a setting is logged once. A warning stays when its sign has gone, as the end of a run is
+where many look first. It says how many updates showed it, and which.
 """
 
 import logging
@@ -75,10 +75,11 @@ class HealthLog:
                 self._tell(rule, text, update)
 
     def _tell(self, rule: HealthRule, text: str, update: int) -> None:
+        is_known = rule.is_lasting and rule.kind in self._signs
         when = self._signs[rule.kind].count(update, rule.window)
         self._warnings.add(rule.kind, f"{text} ({when})")
         if rule.is_grave:
             self.alarm = text
-        if self._rate_limit[rule.kind].due():
+        if not is_known and self._rate_limit[rule.kind].due():
             log = _log.error if rule.is_grave else _log.warning
             log("%s", text)

@@ -28,7 +28,7 @@ def make_record(report: UpdateReport, **values: int | float | None) -> UpdateRec
     """A record from an update's report and the loop's own numbers."""
     numbers = asdict(report)
     whole, by_staleness = numbers.pop("drift"), numbers.pop("drift_by_staleness")
-    del whole["rows"]  # those of the batch
+    del whole["rows"], numbers["gamma"], numbers["episode_steps"]  # as the batch and the settings say
     return UpdateRecord(
         **numbers,
         **{f"drift_{name}": number for name, number in whole.items()},

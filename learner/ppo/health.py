@@ -20,6 +20,8 @@ _BLIND_EXPLAINED_VARIANCE = 0.01
 _LARGE_VALUE_LOSS = 1e6
 _COLLAPSED_SHARE = 0.01  # of the entropy of choosing evenly
 _COLLAPSED_STD = 0.01
+_SHORT_HORIZON = 5.0  # steps, 1 / (1 - gamma): recipes out there go down to a gamma of 0.8
+_HORIZONS_OF_AN_EPISODE = 5  # the reward five horizons ahead counts less than 1 %
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class HealthRule:
     shows: Callable[[UpdateReport, Spec], bool]
     text: Callable[[Reports], str]  # of the updates of the window
     is_grave: bool = False  # nothing is learnt: an alarm while it lasts
+    is_lasting: bool = False  # follows from a setting: one line in the log is enough
 
     def judge(self, reports: Reports, spec: Spec) -> str | None:
         """What is wrong, or None; `reports` are those of the last updates, newest last."""
@@ -120,6 +123,25 @@ def _collapsed(last: Reports) -> str:
     )
 
 
+def _horizon(report: UpdateReport) -> float:
+    """Steps ahead that count, 1 / (1 - gamma); infinite without a discount."""
+    return 1 / (1 - report.gamma) if report.gamma < 1 else math.inf
+
+
+def _is_short_sighted(report: UpdateReport, _spec: Spec) -> bool:
+    horizon = _horizon(report)
+    return horizon < _SHORT_HORIZON and report.episode_steps > _HORIZONS_OF_AN_EPISODE * horizon
+
+
+def _short_sighted(last: Reports) -> str:
+    steps = sum(report.episode_steps for report in last) / len(last)
+    return (
+        f"a --ppo.gamma of {last[-1].gamma:g} looks {_horizon(last[-1]):.2g} steps ahead, and episodes take "
+        f"about {steps:.0f}: unless each step's reward depends on little but that step, begin anew with a "
+        "gamma nearer to 1 (0.99 looks 100 steps ahead)"
+    )
+
+
 def _has_far_observations(report: UpdateReport, _spec: Spec) -> bool:
     return report.outlier_observations > 0
 
@@ -149,6 +171,7 @@ RULES = (
     HealthRule("kl", 1, _leaps, _leap),
     HealthRule("blind_critic", 10, _is_blind, _blind),
     HealthRule("collapsed", LONGEST_WINDOW, _has_collapsed, _collapsed),
+    HealthRule("short_sighted", 10, _is_short_sighted, _short_sighted, is_lasting=True),
     HealthRule("far_observations", 1, _has_far_observations, _far_observations),
     HealthRule("far_rewards", 1, _has_far_rewards, _far_rewards),
 )

@@ -37,6 +37,8 @@ class UpdateReport:
     explained_variance: float
     ratio_error: float | None  # largest |ratio - 1| of rows of staleness 0 before the first step: ~0
     learning_rate: float
+    gamma: float
+    episode_steps: float  # valid rows of the batch for each episode that ended; all, where none did
     gradient_steps: int
     skipped_steps: int  # minibatches whose gradient was not finite; they change nothing
     outlier_observations: int  # rows held back from the statistics; 0 without a normaliser
@@ -104,6 +106,8 @@ class PpoUpdate:
             explained_variance=explained,
             ratio_error=_ratio_error(moved[staleness == 0]),
             learning_rate=schedule.learning_rate,
+            gamma=self.ppo.gamma,
+            episode_steps=batch.steps / max(1, int(np.count_nonzero(batch.ends))),
             gradient_steps=tally.steps,
             skipped_steps=tally.skipped,
             outlier_observations=outlier_observations,

@@ -3,12 +3,18 @@
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import ops
+from dppo_redis.artefacts.config_file import load_toml
+from dppo_redis.protocol.config import PpoConfig
 from dppo_redis.protocol.spec import Spec
+from dppo_redis.service.logs import RateLimit
 from dppo_redis.spaces.observations import Field, ObservationSpec
 from learner.health_log import HealthLog, RunWarnings
 from learner.ppo.drift import Drift
@@ -26,6 +32,8 @@ HEALTHY = UpdateReport(
     explained_variance=0.5,
     ratio_error=1e-6,
     learning_rate=1e-3,
+    gamma=0.99,
+    episode_steps=200.0,
     gradient_steps=80,
     skipped_steps=0,
     outlier_observations=0,
@@ -63,6 +71,7 @@ def many(updates: int, **numbers: Any) -> list[UpdateReport]:
         ("kl", {"approx_kl": 1.25}, 1),
         ("blind_critic", {"explained_variance": 1e-7, "value_loss": 4e13}, 10),
         ("collapsed", {"entropy": 0.0004}, 20),
+        ("short_sighted", {"gamma": 0.5, "episode_steps": 22.0}, 10),
         ("far_observations", {"outlier_observations": 1}, 1),
         ("far_rewards", {"outlier_rewards": 1}, 1),
     ],
@@ -77,7 +86,7 @@ def test_a_sign_shows_once_enough_updates_in_a_row_have_it_and_not_before(
 
 
 def test_every_sign_is_tested_above_and_says_what_to_do() -> None:
-    assert len(RULES) == 8
+    assert len(RULES) == 9
     texts = [rule.text(many(rule.window)) for rule in RULES]
     assert all(":" in text for text in texts)
 
@@ -98,6 +107,42 @@ def test_nothing_is_known_of_the_entropy_where_a_mask_leaves_one_choice() -> Non
     parts = (Field(("x",), "vector", (2,), "float32"), Field(("action_mask",), "mask", (4,), "int8"))
     spec = make_spec(action=discrete(4), observation=ObservationSpec(parts))
     assert signs_of(many(20, entropy=0.0), spec) == set()
+
+
+@pytest.mark.parametrize(
+    ("gamma", "steps", "signs"),
+    [
+        (0.0, 1.0, set()),  # a choice and its reward, again and again
+        (0.0, 100.0, {"short_sighted"}),
+        (0.5, 9.0, set()),
+        (0.5, 500.0, {"short_sighted"}),
+        (0.8, 1e6, set()),  # the shortest that other people's recipes have
+        (1.0, 1e6, set()),
+    ],
+)
+def test_a_horizon_is_too_short_for_long_episodes_alone(gamma: float, steps: float, signs: set[str]) -> None:
+    assert signs_of(many(30, gamma=gamma, episode_steps=steps)) == signs
+
+
+def test_no_recipe_of_ours_is_called_short_sighted() -> None:
+    recipes = sorted((Path(ops.__file__).parent / "runs").glob("*.toml"))
+    gammas = {PpoConfig().gamma, *(load_toml(recipe).ppo.gamma for recipe in recipes)}
+    assert len(gammas) > 3
+    for gamma in gammas:
+        assert signs_of(many(30, gamma=gamma, episode_steps=1000.0)) == set()
+
+
+def test_the_length_of_episodes_is_counted_in_valid_rows() -> None:
+    spec = make_spec(rollout_steps=8)
+    ends: dict[str, Any] = {
+        "terminated": [(1, 0), (6, 1)],
+        "truncated": [(4, 0)],
+        "invalid": [(2, 0), (5, 0), (7, 1)],
+    }
+    updates = PpoUpdate(make_model(spec), spec, make_ppo(gamma=0.5), 1, 0, CPU)
+    report = updates.update(make_batch(spec, count=2, **ends), 0.0)
+    assert (report.gamma, report.episode_steps) == (0.5, 13 / 3)
+    assert updates.update(make_batch(spec, count=2), 0.0).episode_steps == 16  # none ended
 
 
 class TestLog:
@@ -141,6 +186,20 @@ class TestLog:
         health.consider(replace(HEALTHY, skipped_steps=1, ratio_error=0.5), 1)
         assert len(caplog.messages) == 2
         assert "by a factor of up to 1.5000" in caplog.messages[1]
+
+    def test_a_sign_that_follows_from_a_setting_is_logged_once_in_a_run(
+        self,
+        health: HealthLog,
+        warnings: RunWarnings,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr("learner.health_log.Rarely", partial(RateLimit, 0.0))  # as if hours went by
+        for update, report in enumerate(many(30, gamma=0.5), 1):
+            health.consider(report, update)
+        (line,) = caplog.messages
+        assert line.startswith("a --ppo.gamma of 0.5 looks 2 steps ahead, and episodes take about 200:")
+        assert warnings.texts == (f"{line} (30 updates from 1 to 30)",)
 
     def test_ten_updates_without_an_effect_are_an_alarm_until_one_has_an_effect(
         self, health: HealthLog, warnings: RunWarnings

@@ -293,6 +293,8 @@ def test_the_report_shows_the_loss_of_the_first_step_when_there_is_only_one() ->
         explained_variance=0.0,
         ratio_error=0.0,
         learning_rate=1e-3,
+        gamma=0.99,
+        episode_steps=1.0,
         gradient_steps=1,
         skipped_steps=0,
         outlier_observations=0,
