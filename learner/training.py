@@ -27,7 +27,7 @@ from learner.progress import Progress
 _LAST_PAUSES_S = (0.5, 1.0, 1.5)  # between the tries of a last save: a disk may be full for a moment
 _log = logging.getLogger("dppo")
 SAVING_SHARE = 0.1  # most of a training's time that checkpoints may take, in lock-step mode apart
-_QUICK_S = 0.1  # a save as short as this may come as often as the interval says
+_QUICK_S = 0.1  # a save as short as this comes with each milestone, and after each update with interval 0
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,8 @@ class Saving:
             return False
         if self._lock_step is not None:
             return self._lock_step.starts_segment(update) or self._passed_milestone
+        if self._took_s <= _QUICK_S and (self._milestone_owed or not self._knobs.interval_s):
+            return True
         since_s = time.monotonic() - self._saved_at
         if since_s < self._pause_s:
             return False
@@ -87,18 +89,19 @@ class Saving:
     @property
     def _pause_s(self) -> float:
         """Least time between the end of the last save and the next."""
-        return self._took_s * (1 / SAVING_SHARE - 1) if self._took_s > _QUICK_S else 0.0
+        return self._took_s * (1 / SAVING_SHARE - 1)
 
     @property
     def stretched(self) -> str:
         """What is wrong where checkpoints take too long for their interval; else empty."""
-        if self._lock_step is not None or self._pause_s <= self._knobs.interval_s:
+        pause_s = self._pause_s
+        if self._lock_step is not None or self._took_s <= _QUICK_S or pause_s <= self._knobs.interval_s:
             return ""
         asked, took, share = self._knobs.interval_s, self._took_s, SAVING_SHARE
         return (
             f"saving a checkpoint took {took:.1f} s, and may take {share:.0%} of the time: the next comes "
-            f"{self._pause_s:.0f} s later, not the {asked:g} s that were asked for (use a faster disk, or a "
-            "longer --checkpoint.interval-s)"
+            f"{pause_s:.{1 if pause_s < 10 else 0}f} s later, not the {asked:g} s that were asked for (use a "
+            "faster disk, or a longer --checkpoint.interval-s)"
         )
 
     def save(self, ppo: PpoUpdate, snapshot: LearnerSnapshot, confirm: Callable[[], None]) -> None:

@@ -269,8 +269,9 @@ class SlowDisk:
         (0.2, 3, [3, 6, 9, 12, 15, 18]),
         (6.0, 3, [3, 57]),
         (0.5, 0, [1, 6, 11, 16]),
+        (0.09, 0, list(range(1, 19))),
     ],
-    ids=["no time", "quick", "twice its interval", "after each update"],
+    ids=["no time", "quick", "twice its interval", "after each update", "quick, each update"],
 )
 def test_saves_are_counted_from_the_end_of_the_last_and_take_a_tenth_of_the_time_at_most(
     make: Make,
@@ -289,7 +290,16 @@ def test_saves_are_counted_from_the_end_of_the_last_and_take_a_tenth_of_the_time
     else:
         (text,) = training.warnings.texts
         assert f"took {save_s:.1f} s" in text
-        assert f"{9 * save_s:.0f} s later, not the {interval_s} s" in text
+        assert f"{9 * save_s:g} s later, not the {interval_s} s" in text
+
+
+def test_quick_saves_take_a_tenth_of_the_time_at_most_unless_each_update_was_asked_for(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch, save_s=0.09, update_s=0.3)
+    training = make(tmp_path, checkpoint={"interval_s": 0.2})
+    assert disk.train(training, updates=10) == [1, 4, 7, 10]
+    assert training.warnings.texts == ()
 
 
 def test_milestones_wait_until_saving_may_take_time_again(
