@@ -27,7 +27,7 @@ from dppo_redis.service.shutdown import StopRequest, run_service
 from dppo_redis.store.client import Client, RetryLoop, TransientError, connect, translated
 from dppo_redis.store.credentials import Role, find_url
 from dppo_redis.store.keys import RunKeys
-from dppo_redis.store.registry import Registry
+from dppo_redis.store.registry import Registry, SlotHolder
 from dppo_redis.store.rollout_stream import RolloutProducer
 from dppo_redis.store.run_store import STOP, RunStore
 from dppo_redis.store.weight_store import WeightStore
@@ -87,13 +87,16 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     calls, deaths, limit_s = CallClock(), read_deaths(), description.join.env_timeout_s
     name = "actor" if options.slot is None else f"actor {options.slot}"
     report = partial(_report, store, name)
+    dead: SlotHolder | None = None
     if options.slot is not None:
-        refuse_living_holder(registry, options.slot, retry, stop)
+        dead = refuse_living_holder(registry, options.slot, retry, stop)
         pause_after_deaths(deaths, partial(_beat, registry, options.slot), report, stop)
     with Watchdog(calls, limit_s, stop, stopped_status=stopped_status(), farewell=report):
         check_environment_patiently(description, options.slot or 0, calls, stop, report)
     if stop.requested:
         return _ended(stop)
+    if options.slot is not None:  # building may have taken long
+        refuse_living_holder(registry, options.slot, retry, stop, dead)
     slot, boot = retry.call("join", lambda: registry.join(options.slot))
     _log.info("actor %d, boot %d, of run %s", slot, boot, options.run)
     plan = description.join.lock_step

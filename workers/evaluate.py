@@ -32,8 +32,7 @@ from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_store import STOP, RunStore
 from dppo_redis.store.weight_store import WeightStore
 from workers.episodes import EpisodePlayer
-from workers.join import wait_for_description
-from workers.loop import check_run
+from workers.join import check_run, wait_for_description
 from workers.watchdog import CallClock, Watchdog
 
 _POLL_S = 0.05

@@ -1,4 +1,7 @@
-"""Before a process joins a run: the description to wait for, the environment and the slot to check."""
+"""Before a process joins a run: the description to wait for, the environment and the slot to check.
+
+Also whether it still is the run that was joined.
+"""
 
 import logging
 import time
@@ -13,6 +16,7 @@ from dppo_redis.errors import (
     DamagedSpecError,
     EnvironmentBrokenError,
     EnvironmentNotBuiltError,
+    WireError,
 )
 from dppo_redis.protocol.reports import ActorReport
 from dppo_redis.protocol.spec import RunDescription, Spec
@@ -22,10 +26,9 @@ from dppo_redis.service.renewal import HolderReading, living_holder
 from dppo_redis.service.service_deaths import MOST_DEATHS, Deaths, is_kept
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import RetryLoop
-from dppo_redis.store.registry import Registry
+from dppo_redis.store.registry import BEAT_PERIOD_S, Registry, SlotHolder
 from dppo_redis.store.run_store import RunStore
 from workers.failures import FailureCount
-from workers.loop import BEAT_PERIOD_S
 from workers.watchdog import CallClock
 
 _LOOKS_AT_A_DAMAGED_SPEC = 15  # three seconds
@@ -60,6 +63,20 @@ def _others(store: RunStore, retry: RetryLoop) -> str:
         return ""
     others = listed_instead(store.keys.run, retry.call("list the runs", store.other_runs))
     return f"; this Redis has other runs: {others}" if others else ""
+
+
+def check_run(error: WireError, mine: RunDescription, store: RunStore, retry: RetryLoop) -> None:
+    """Weights that cannot be read may mean that the run was upgraded, or begun anew with another spec.
+
+    Raises:
+        ConfigurationError: so it is; the message says in what it differs from what was joined.
+    """
+    if error.reason not in ("schema", "spec"):
+        return  # damaged: the learner puts it right
+    now = retry.call("read the spec", store.description)
+    if now is not None and now.digest != mine.digest:
+        differences = "; ".join(mine.spec.differences(now.spec))
+        raise ConfigurationError(f"run {store.keys.run} is no longer what was joined ({differences})")
 
 
 def check_environment(spec: Spec, slot: int = 0) -> None:
@@ -133,21 +150,29 @@ def pause_after_deaths(
         stop.sleep(min(left, BEAT_PERIOD_S))
 
 
-def refuse_living_holder(registry: Registry, slot: int, retry: RetryLoop, stop: StopRequest) -> None:
+def refuse_living_holder(
+    registry: Registry, slot: int, retry: RetryLoop, stop: StopRequest, dead: SlotHolder | None = None
+) -> SlotHolder | None:
     """A registration that is renewed while we look belongs to a living actor; a dead one's may be taken.
+
+    Returns the dead one's, if there is one. `dead` is what an earlier look returned: if it is there
+    unchanged, that is no news.
 
     Raises:
         ConfigurationError: naming the holder.
     """
+    holder: SlotHolder | None = None
 
     def look() -> HolderReading:
+        nonlocal holder
         holder = retry.call("look at the slot", lambda: registry.holder(slot))
-        if holder is None:
+        if holder is None or holder == dead:
             return HolderReading(None)
-        return HolderReading(f"{holder.host}:{holder.pid}", beat=holder, is_dead=holder.is_dead)
+        return HolderReading(str(holder), beat=holder, is_dead=holder.is_dead)
 
     living = living_holder(look, 2.5 * BEAT_PERIOD_S, stop)
     if living:
         raise ConfigurationError(
             f"slot {slot} belongs to a living actor, {living}: stop that one, or leave out --slot"
         )
+    return holder

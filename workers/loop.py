@@ -21,15 +21,15 @@ from dppo_redis.service.logs import RateLimit
 from dppo_redis.service.service_deaths import NO_DEATHS, Deaths
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import RetryLoop
-from dppo_redis.store.registry import Registry
+from dppo_redis.store.registry import BEAT_PERIOD_S, Registry
 from dppo_redis.store.rollout_stream import RolloutProducer, RunSnapshot
 from dppo_redis.store.run_store import PAUSE, STOP, RunStore
 from dppo_redis.store.weight_store import WeightStore
 from workers.collect import Collector, with_progress
 from workers.failures import FailureCount
+from workers.join import check_run
 from workers.sampling_rule import SamplingRule
 
-BEAT_PERIOD_S = 1.0
 _FIRST_PAUSE_S = 0.004
 _LONGEST_PAUSE_S = 0.05
 _JITTER = random.Random()  # the global state is the user's: seeded alike, actors would keep step
@@ -44,20 +44,6 @@ def longest_pause(rollout_s: float, waited_s: float) -> float:
     long wait that is no loss, and a large fleet must not keep Redis busy with looks.
     """
     return max(_FIRST_PAUSE_S, min(_LONGEST_PAUSE_S, max(rollout_s / 4, waited_s / 50)))
-
-
-def check_run(error: WireError, mine: RunDescription, store: RunStore, retry: RetryLoop) -> None:
-    """Weights that cannot be read may mean that the run was upgraded, or begun anew with another spec.
-
-    Raises:
-        ConfigurationError: so it is; the message says in what it differs from what was joined.
-    """
-    if error.reason not in ("schema", "spec"):
-        return  # damaged: the learner puts it right
-    now = retry.call("read the spec", store.description)
-    if now is not None and now.digest != mine.digest:
-        differences = "; ".join(mine.spec.differences(now.spec))
-        raise ConfigurationError(f"run {store.keys.run} is no longer what was joined ({differences})")
 
 
 @dataclass
@@ -75,6 +61,7 @@ class ActorStats:
     rollout_s: float = 0.0  # what the last rollout took
     deaths: Deaths = NO_DEATHS  # of the processes before this one
     rollout_began: float | None = None  # monotonic; None between rollouts
+    is_registered: bool = False  # this process has beaten
 
     def report(self, policy: ActingPolicy | None, producer: RolloutProducer, refused: int) -> ActorReport:
         """The same for the registry, with what the actor's parts know."""
@@ -281,14 +268,23 @@ class Actor:
             self.retry.call("register", lambda: self.beat(self.access.registry))
 
     def beat(self, registry: Registry) -> None:
-        """Say that this actor lives, and what it is doing."""
+        """Say that this actor lives, and what it is doing.
+
+        Raises:
+            ConfigurationError: another process, which has started later, says so of this slot.
+        """
         self.next_beat = time.monotonic() + BEAT_PERIOD_S
         report = self.stats.report(self.policy, self.access.producer, self.failure_count.refused)
         collector, began = self.collector, self.stats.rollout_began
         if collector is not None:
             rollout_s = self.stats.rollout_s if began is None else time.monotonic() - began
             report = with_progress(report, collector, rollout_s)
-        registry.beat(self.stats.slot, report)
+        later = registry.beat(self.stats.slot, report)
+        if later and self.stats.is_registered:  # else it is what a dead process left
+            raise ConfigurationError(
+                f"slot {self.stats.slot} was taken by a later actor, {later}: it goes on"
+            )
+        self.stats.is_registered = True
 
     def _recover(self, error: EnvironmentBrokenError) -> None:
         """Close broken environments and pause; new ones are built, until it has failed too often."""

@@ -20,6 +20,7 @@ from dppo_redis.store.client import Client, TransientError
 from dppo_redis.store.keys import RunKeys
 
 ACTOR_TTL_MS = 10_000
+BEAT_PERIOD_S = 1.0
 _DIGITS = 9
 FIRST_OUTSIDE_SLOT = 1000  # planned actors have the slots below, those that join take the next
 
@@ -32,6 +33,9 @@ class SlotHolder:
     pid: int
     beat: bytes  # when it last beat, by its own clock
     place: str = ""  # where the number counts; empty by an older release
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.pid}"
 
     @property
     def is_dead(self) -> bool:
@@ -72,17 +76,17 @@ class Registry:
         pipeline = self._client.pipeline(transaction=False)
         for name in HOLDER:
             pipeline.hget(self._keys.actor(slot), name)
-        host, pid, beat, place = pipeline.execute()
-        if host is None or pid is None or not pid.isdigit() or len(pid) > _DIGITS:
-            return None
-        return SlotHolder(
-            host.decode(errors="replace"), int(pid), beat or b"", (place or b"").decode(errors="replace")
-        )
+        return _holder_of(*pipeline.execute())
 
-    def beat(self, slot: int, report: ActorReport) -> None:
-        """Say that this actor lives, and what it is doing."""
+    def beat(self, slot: int, report: ActorReport) -> str | None:
+        """Say that this actor lives, and what it is doing.
+
+        Returns host and number of the process that said so last, where that is another one, of a later boot.
+        """
         pipeline = self._client.pipeline(transaction=False)
         key = self._keys.actor(slot)
+        for name in (BOOT, *HOLDER):
+            pipeline.hget(key, name)
         # The renewal comes first: at the server's memory limit it still works, HSET does not.
         pipeline.pexpire(key, ACTOR_TTL_MS)
         signed = replace(
@@ -91,9 +95,16 @@ class Registry:
         pipeline.hset(key, mapping=dict[Any, Any](to_fields(signed)))
         pipeline.pexpire(key, ACTOR_TTL_MS)
         pipeline.zadd(self._keys.actors, {str(slot): time.time()})
-        for reply in pipeline.execute(raise_on_error=False):
+        replies = pipeline.execute(raise_on_error=False)
+        for reply in replies:
             if isinstance(reply, redis.RedisError):
                 self._forgive(reply, key)
+        boot, *before = [reply if isinstance(reply, bytes) else None for reply in replies[: 1 + len(HOLDER)]]
+        holder = _holder_of(*before)
+        is_ours = holder is None or (holder.pid, holder.place) == (signed.pid, signed.place)
+        if is_ours or not boot or not boot.isdigit() or int(boot[:_DIGITS]) <= (report.boot or 0):
+            return None
+        return str(holder)
 
     def _forgive(self, error: redis.RedisError, key: str) -> None:
         """A full server lets the registration be renewed; one's own key can be of no other type."""
@@ -150,6 +161,17 @@ class Registry:
     def joined(self) -> int:
         """How many actors have ever joined, restarts not counted."""
         return sum(name.isdigit() for name in cast(list[bytes], self._client.hkeys(self._keys.boots)))
+
+
+def _holder_of(
+    host: bytes | None, pid: bytes | None, beat: bytes | None, place: bytes | None
+) -> SlotHolder | None:
+    """The values of the fields HOLDER; None where they name no process."""
+    if host is None or pid is None or not pid.isdigit() or len(pid) > _DIGITS:
+        return None
+    return SlotHolder(
+        host.decode(errors="replace"), int(pid), beat or b"", (place or b"").decode(errors="replace")
+    )
 
 
 def _is_slot(member: bytes) -> bool:

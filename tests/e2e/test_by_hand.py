@@ -1,6 +1,8 @@
 """Services started one by one, as another supervisor would, and a Redis that comes late."""
 
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -172,3 +174,41 @@ def test_a_learner_returns_to_a_stream_that_careless_actors_filled_and_is_soon_a
     ledger = {name: int(n) for name, n in run.hash(run.keys.ledger).items()}
     assert ledger["lost"] == ledger["lost:valve"] > 100
     assert ledger["stale"] > 50
+
+
+def _in_a_namespace(server: Server, place: Path) -> Command:
+    """An actor of slot 7 as process 1 of a container whose host is called `alike`."""
+    words = ["unshare", "--pid", "--uts", "--fork", "--mount-proc", "--kill-child", sys.executable]
+    code = (
+        "import os, socket, sys; socket.sethostname('alike'); "
+        "os.execv(sys.executable, [sys.executable, '-m', 'workers', *sys.argv[1:]])"
+    )
+    become = f"import os, sys; os.execvp('unshare', [*{words!r}, '-c', {code!r}, *sys.argv[1:]])"
+    arguments = ["--run", NAME, "--redis", server.url, "--slot", "7"]
+    return Command(*arguments, program=("-c", become), cwd=place)
+
+
+@pytest.mark.privileged
+@pytest.mark.parametrize("begins", ["at once", "later"])
+def test_of_two_actors_of_one_slot_host_name_and_process_number_one_trains_and_the_other_is_refused_by_name(
+    server: Server, place: Path, begins: str
+) -> None:
+    if subprocess.run(["unshare", "--pid", "--uts", "--fork", "true"], check=False).returncode:
+        pytest.skip("namespaces of processes and host names are not allowed here")
+    server.start()
+    with ExitStack() as stack:
+        stack.enter_context(_learner(server, place))
+        run = server.run(NAME)
+        actors = [stack.enter_context(_in_a_namespace(server, place))]
+        if begins == "later":
+            run.reaches(3)
+        actors.append(stack.enter_context(_in_a_namespace(server, place)))
+        wait_until(lambda: [actor.running for actor in actors].count(False) == 1, 30, "one is refused")
+        (refused,) = (actor for actor in actors if not actor.running)
+        assert refused.wait(1) == ExitStatus.CONFIGURATION
+        assert "slot 7 " in refused.error_lines[-1]
+        assert "alike:1" in refused.error_lines[-1]
+        if begins == "later":
+            assert refused is actors[1]
+        assert (run.actor(7)["host"], run.actor(7)["pid"]) == ("alike", "1")
+        run.goes_on()

@@ -208,6 +208,19 @@ class TestPacing:
                 assert report(client, keys)["host"]
                 assert integer(client.pttl(keys.actor(SLOT))) > 5000
 
+    def test_it_ends_where_a_later_process_of_its_slot_lives_and_an_earlier_one_is_nothing_to_it(
+        self, redis_server: RedisServer, client: Client, keys: RunKeys
+    ) -> None:
+        """Both found the slot free and built their environments meanwhile; or this one was frozen."""
+        other: dict[Any, Any] = {"host": "b", "pid": "17", "place": "another namespace"}
+        client.hset(keys.actor(SLOT), mapping={**other, "boot": "9"})  # left by a process that has died
+        with running_actor(redis_server.url, keys) as running:
+            for boot in ("0", "9"):
+                wait_until(lambda: report(client, keys)["host"] != "b" and running.alive, 5, "it beats")
+                client.hset(keys.actor(SLOT), mapping={**other, "boot": boot})
+            with pytest.raises(ConfigurationError, match="slot 3 was taken by a later actor, b:17"):
+                running.wait_for_the_end()
+
 
 @cache
 def policy_of(update: int) -> ActingPolicy:

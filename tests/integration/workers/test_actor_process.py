@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +28,7 @@ from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_store import STOP, RunStore, list_run
 from tests.conftest import RedisServer, wait_until
 from tests.factories import describe
-from tests.integration.learner_side import lead, leadership_of
+from tests.integration.learner_side import in_background, lead, leadership_of
 from tests.integration.looking import hash_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -163,3 +164,26 @@ def test_what_cannot_be_built_is_told_at_once_and_given_up_after_its_time(
     first = errors(client, keys)[0]
     assert b"Traceback" in first
     assert b"port 1234 is busy" in first
+
+
+def test_one_that_finds_its_slot_taken_once_its_environment_is_built_is_refused(
+    start: Start, client: Client, keys: RunKeys, tmp_path: Path, stop: StopRequest
+) -> None:
+    """Building takes long, and another one was faster."""
+    port = tmp_path / "port"
+    config = RunConfig(env_id="tests.envs:Busy-v0", env_kwargs={"port": str(port)}, env_retry_s=30.0)
+    description = describe(config)
+    port.touch()
+
+    def beat() -> None:
+        while not stop.requested:
+            client.hset(keys.actor(SLOT), mapping={"host": "elsewhere", "pid": "17", "time": time.time()})
+            stop.sleep(0.5)
+
+    with start(description) as actor:
+        wait_until(lambda: errors(client, keys) != [], 20, "it has looked at the slot")
+        with in_background(beat, stop):
+            port.unlink()
+            assert actor.wait() == ExitStatus.CONFIGURATION
+            assert "slot 4 belongs to a living actor, elsewhere:17" in actor.log.read_text()
+    assert client.hget(keys.boots, str(SLOT)) is None
