@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
 from dppo_redis.service.guard import run_guarded
+from dppo_redis.service.logs import answers, keep_output_apart
 
 STARTED = time.monotonic()
 COMMANDS = {
@@ -30,6 +31,7 @@ COMMANDS = {
 
 _VERSIONED = re.compile(r"-v\d+$")
 _GUARDED = ("train", "serial", "evaluate", "enjoy", "export", "actor", "evaluator")
+_ANSWERING = ("train", "serial", "evaluate", "enjoy", "export")  # the user's code runs in these processes
 _TIMED = ("train", "serial")  # their summary says how long they took, imports included
 
 
@@ -38,14 +40,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_standard_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if argv is None and arguments and arguments[0] in _GUARDED:
-        return run_guarded(lambda: _main(arguments))
+        return run_guarded(lambda: _main_apart(arguments))
+    return _main(arguments)
+
+
+def _main_apart(arguments: list[str]) -> int:
+    """As a process of its own that runs the user's code, which must not print between our answers."""
+    if arguments[0] in _ANSWERING and not {"-h", "--help"} & set(arguments):
+        keep_output_apart()
     return _main(arguments)
 
 
 def _main(arguments: list[str]) -> int:
     try:
         status = _run(arguments)
-        sys.stdout.flush()
+        answers().flush()
         return status
     except DppoError as error:
         print(f"dppo-redis: {error}", file=sys.stderr)
@@ -103,9 +112,9 @@ def _open_standard_streams() -> None:
 def _drop_output() -> None:
     """What cannot be written would raise once more at the exit."""
     try:
-        sys.stdout.flush()
+        answers().flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), answers().fileno())
 
 
 def _explain(error: OSError) -> str:

@@ -105,10 +105,20 @@ def _streams() -> _PutBack:
 
     def put_back() -> None:
         sys.stdout, sys.stderr, sys.excepthook = out, err, hook
+        _open_standard_descriptors()
         socket.setdefaulttimeout(timeout)
         os.umask(mask)
 
     return put_back
+
+
+def _open_standard_descriptors() -> None:
+    """Where one was closed, a file of ours would get its number, and in it what a library prints."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
 
 
 def _logging() -> _PutBack:

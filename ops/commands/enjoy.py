@@ -20,7 +20,7 @@ from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, Stoppe
 from dppo_redis.policy.player import Player
 from dppo_redis.protocol.spec import EnvironmentSource, Spec
 from dppo_redis.service.arguments import parse_arguments
-from dppo_redis.service.logs import configure
+from dppo_redis.service.logs import answer, configure
 from dppo_redis.service.plugins import first_line
 from dppo_redis.service.shutdown import StopRequest
 from ops.policies.limits import under_limit
@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with under_limit(loaded.description.join, stop) as calls:
         video = _show(loaded, options, stop, calls)
     if video is not None:
-        print(f"wrote {options.video}: {video.frames} frames, {video.fps:.3g} per second")
+        answer(f"wrote {options.video}: {video.frames} frames, {video.fps:.3g} per second")
     return stop.exit_status
 
 
@@ -175,7 +175,7 @@ def _play_all(show: Show, options: EnjoyOptions) -> None:
             return
         if played is None:
             return
-        print(f"episode {number}: return {played[0]:.2f}, {played[1]} steps", flush=True)
+        answer(f"episode {number}: return {played[0]:.2f}, {played[1]} steps")
 
 
 def _check_options(options: EnjoyOptions) -> None:

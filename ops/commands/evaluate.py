@@ -13,7 +13,7 @@ from dppo_redis.errors import ExitStatus, StoppedError
 from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.protocol.reports import Evaluation, PolicyScore
 from dppo_redis.service.arguments import parse_arguments
-from dppo_redis.service.logs import configure
+from dppo_redis.service.logs import answer, configure
 from dppo_redis.service.shutdown import StopRequest
 from ops.policies.intervals import half_width
 from ops.policies.limits import under_limit
@@ -69,14 +69,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         trained_steps=result.trained_steps,
     )
     if options.json:
-        print(json.dumps(to_json(score)))
+        answer(json.dumps(to_json(score)))
     else:
         how = "stochastic" if options.stochastic else "greedy"
         interval = "" if half is None else f" ± {half:.2f} (95 %)"
         episodes = "1 episode" if result.episodes == 1 else f"{result.episodes} episodes"
         if not result.complete:
             episodes = f"{result.episodes} of {result.planned} episodes, as the others did not end"
-        print(
+        answer(
             f"{loaded.run}, {loaded.checkpoint} ({result.trained_steps:,} steps): "
             f"return {result.return_mean:.2f}{interval}, "
             f"standard deviation {result.return_std:.2f}, "

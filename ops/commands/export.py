@@ -11,7 +11,7 @@ import tyro
 from dppo_redis.artefacts.exports import ARRAYS, DESCRIPTION, GRAPH, Export, is_replaceable, write_export
 from dppo_redis.errors import ConfigurationError, ExitStatus, StoppedError
 from dppo_redis.service.arguments import parse_arguments
-from dppo_redis.service.logs import configure
+from dppo_redis.service.logs import answer, configure
 from dppo_redis.service.shutdown import StopRequest
 from ops.policies.load_policy import LoadedPolicy, load_policy
 from ops.policies.which_run import find_run_directory
@@ -58,12 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_graph(options.to, loaded, extra, wanted=with_graph)
     write_export(options.to, Export(loaded.run, loaded.description.spec, loaded.weights), extra=extra)
     files = [ARRAYS, DESCRIPTION, *([extra["onnx"]["file"]] if with_graph else [])]
-    print(
+    answer(
         f"{loaded.run}, {loaded.checkpoint} ({loaded.weights.trained_steps:,} steps): "
         f"wrote {', '.join(files)} to {options.to}"
     )
     if not with_graph and options.onnx == "auto":
-        print(f"no ONNX graph, as the extra `onnx` is missing: {_HOW_TO_INSTALL}")
+        answer(f"no ONNX graph, as the extra `onnx` is missing: {_HOW_TO_INSTALL}")
     return ExitStatus.DONE
 
 

@@ -16,7 +16,7 @@ from dppo_redis.errors import ConfigurationError, DppoError, EnvironmentBrokenEr
 from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.protocol.run_plan import plan
 from dppo_redis.service import user_code
-from dppo_redis.service.logs import configure
+from dppo_redis.service.logs import answer, configure
 from dppo_redis.service.shutdown import StopRequest
 from learner.build import check_network
 from learner.warm_start import check_before_start
@@ -25,6 +25,7 @@ from ops.fleet.start_decision import decide_start
 from ops.options import SerialOptions
 from ops.screens.run_end import Times, keep, status_of_end, tell_again, with_save_checked
 from ops.screens.tables import (
+    RunConsole,
     derived_table,
     make_console,
     progress_of_first_rollouts,
@@ -83,7 +84,7 @@ def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
     sampling = f"{_ONE_PROCESS}{options.age}"
     prepare(directory, planned.config_as_used, resume=bool(options.resume), sampling=sampling)
     write_spaces(directory.path, config, planned.spaces)
-    console = make_console(progress_stream(options.json))
+    console = make_console(progress_stream(options.json), RunConsole)
     console.print(derived_table(config, planned.derived, serial=True))
     serial = make_serial(planned, directory.path, console, stop, options.age, directory.run)
     ending = _Ending(serial, directory, started, as_json=options.json)
@@ -164,7 +165,7 @@ class _Ending:
         if failure is None:
             serial.console.print(summary_table(summary))
         if self.as_json:
-            print(json.dumps(to_json(summary)), flush=True)
+            answer(json.dumps(to_json(summary)))
         return status_of_end(summary, serial.stop) if failure is None else failure.exit_status
 
 

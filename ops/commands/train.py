@@ -18,7 +18,7 @@ from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.protocol.reports import RunSummary
 from dppo_redis.protocol.run_plan import RunPlan, plan, refuse_another_plan
 from dppo_redis.protocol.spec import source_of
-from dppo_redis.service.logs import configure
+from dppo_redis.service.logs import answer, configure
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.address import redact
 from dppo_redis.store.client import connect
@@ -221,7 +221,7 @@ def _conclude(
     if failure is None:
         screen.print(summary_table(summary))
     if options.json:
-        print(json.dumps(to_json(summary)), flush=True)
+        answer(json.dumps(to_json(summary)))
     if failure is not None:
         raise failure
     return status_of_end(summary, stop)

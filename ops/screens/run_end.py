@@ -12,10 +12,11 @@ from dppo_redis.artefacts.run_files import RunFiles, checkpoint_files, number_of
 from dppo_redis.errors import ExitStatus
 from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.protocol.reports import RunSummary
+from dppo_redis.service.logs import answer
 from dppo_redis.service.plugins import first_line
 from dppo_redis.service.shutdown import StopRequest
 from ops.fleet.run_directory import RunDirectory, write_summary
-from ops.screens.tables import make_console, progress_stream, summary_table
+from ops.screens.tables import RunConsole, make_console, progress_stream, summary_table
 
 UNSAVED = "unsaved"
 _log = logging.getLogger("dppo")
@@ -89,9 +90,9 @@ def _tried(summary: RunSummary, what: str, action: Callable[[], None]) -> RunSum
 def tell_again(directory: RunDirectory, summary: RunSummary, *, as_json: bool) -> ExitStatus:
     """The last words of a run that was finished before."""
     _log.info("run %s is finished; another --run, or a larger --total-steps, trains", directory.run)
-    make_console(progress_stream(as_json)).print(summary_table(summary))
+    make_console(progress_stream(as_json), RunConsole).print(summary_table(summary))
     if as_json:
-        print(json.dumps(to_json(summary)), flush=True)
+        answer(json.dumps(to_json(summary)))
     return ExitStatus.DONE
 
 

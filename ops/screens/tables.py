@@ -1,7 +1,9 @@
 """The console, and the tables at the start and end of a run, of a fleet or of one process. No Redis."""
 
+import contextlib
+import os
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -9,6 +11,7 @@ from rich.table import Table
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.pacing import Derived
 from dppo_redis.protocol.reports import RunSummary
+from dppo_redis.service.logs import answers
 from ops.screens.start_advice import start_advice
 
 
@@ -17,9 +20,23 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split()))
 
 
-def make_console(stream: TextIO | None = None) -> Console:
+class RunConsole(Console):
+    """That of a command that trains: a run outlives the reader of its screen, and a full disk below it."""
+
+    def on_broken_pipe(self) -> None:
+        """The reader was `head`, or a `tee` that was killed: say no more. rich would end the process here."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+
+    def print(self, *objects: Any, **style: Any) -> None:
+        """As always; what a full disk does not take is tried again with the next line."""
+        with contextlib.suppress(OSError):
+            super().print(*objects, **style)
+
+
+def make_console(stream: TextIO | None = None, kind: type[Console] = Console) -> Console:
     """A console that takes square brackets as they are: messages and paths hold them."""
-    return Console(file=stream, markup=False, emoji=False)
+    return kind(file=stream or answers(), markup=False, emoji=False)
 
 
 def derived_table(config: RunConfig, derived: Derived, *, serial: bool = False) -> Table:
@@ -117,4 +134,4 @@ def _number(value: float | None) -> str:
 
 def progress_stream(json: bool) -> TextIO:
     """With --json standard output is for the one object alone."""
-    return sys.stderr if json else sys.stdout
+    return sys.stderr if json else answers()

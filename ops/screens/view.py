@@ -15,7 +15,7 @@ from dppo_redis.protocol.ledger import Outcome
 from dppo_redis.protocol.reports import KeeperStatus, LearnerStatus
 from dppo_redis.store.run_status import RunStatus
 from ops.screens.evaluation_summary import describe_evaluation_problem
-from ops.screens.tables import duration, make_console, printable, progress_of_first_rollouts
+from ops.screens.tables import RunConsole, duration, make_console, printable, progress_of_first_rollouts
 
 _LINE_PERIOD_S = 2.0
 _STALE_STATUS_S = 5.0
@@ -227,7 +227,7 @@ class Screen:
     """Where progress goes: a live panel on a terminal, else a plain line every two seconds."""
 
     def __init__(self, stream: TextIO) -> None:
-        self.console = make_console(stream)
+        self.console = make_console(stream, RunConsole)
         self._live = (
             Live(console=self.console, refresh_per_second=4, transient=False)
             if stream.isatty() and not self.console.is_dumb_terminal

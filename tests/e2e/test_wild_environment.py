@@ -1,6 +1,9 @@
 """An environment is other people's code: it neither holds a command up nor moves its files."""
 
+import json
+import shlex
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +15,7 @@ from tests.e2e.support import Command, assert_nothing_left
 from tests.patience import PATIENCE
 
 _MINE = """
-import ctypes, os, pathlib, signal, subprocess, time
+import ctypes, os, pathlib, signal, subprocess, sys, time
 import gymnasium, numpy
 class Mine(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1, 1, (2,))
@@ -130,4 +133,35 @@ def test_a_run_that_is_stopped_while_a_reset_hangs_says_what_it_came_to(tmp_path
         summary = running.summary()
         assert (summary["reason"], summary["updates"]) == ("stopped", 2)
         assert_nothing_left(running)
+    assert list((tmp_path / "runs" / "mine" / "checkpoints").glob("checkpoint-*.pt"))
+
+
+@pytest.mark.parametrize(
+    ("init", "reset"),
+    [
+        ("print('aside'); os.write(1, b'below')", "print('aside')"),
+        ("sys.stdout.close()", "os.closerange(1, 2)"),
+    ],
+    ids=["prints", "closes"],
+)
+def test_what_the_environment_prints_or_closes_leaves_our_answer_alone_on_standard_output(
+    init: str, reset: str, tmp_path: Path
+) -> None:
+    write_mine(tmp_path, init=init, reset=reset)
+    with Command(
+        "serial", "mine:Mine-v0", *_SMALL, "--total-steps", "256", "--json", cwd=tmp_path
+    ) as running:
+        assert running.wait(40) == ExitStatus.DONE, running.err
+        (line,) = running.out.splitlines()
+        assert json.loads(line)["reason"] == "total_steps"
+        assert ("aside" in running.err, "below" in running.err) == ("aside" in init, "below" in init)
+
+
+def test_a_run_outlives_the_reader_of_its_screen(tmp_path: Path) -> None:
+    program = ("-c", "import os, sys; os.execvp('sh', ['sh', '-c', sys.argv[1]])")
+    line = [sys.executable, "-m", "ops", "serial", "CartPole-v1", *_SMALL, "--total-steps", "256"]
+    with Command(f"{shlex.join(line)} | head -n 1", program=program, cwd=tmp_path) as running:
+        assert running.wait(40) == ExitStatus.DONE
+        assert len(running.out.splitlines()) == 1
+    assert (tmp_path / "runs" / "mine" / "summary.json").exists()
     assert list((tmp_path / "runs" / "mine" / "checkpoints").glob("checkpoint-*.pt"))
