@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -112,6 +113,7 @@ class Evaluator:
         self.ends_at: float | None = None  # monotonic; the run is over, and waits until then
         self.playing = _Playing(None)
         self.took_s: float | None = None  # of the last complete one
+        self.retry.recurrence.tell = self._recurs
 
     def run(self) -> None:
         """Evaluate until a stop is requested, or the run has ended and its last weights are evaluated.
@@ -120,7 +122,7 @@ class Evaluator:
             StoppedError: a stop was requested during an evaluation.
         """
         before = self.retry.call("read the last report", self.store.evaluator)
-        self._say(replace(before, playing=False))
+        self._say(replace(before, playing=False, redis=self.report.redis))
         seen = None
         while not self.stop.requested:
             ending = self._is_ending()
@@ -204,18 +206,15 @@ class Evaluator:
         now, playing = time.monotonic(), self.playing
         if now - playing.looked_at >= _LOOK_S:
             playing.looked_at = now
-            try:
-                with translated():
-                    self._heed(self.store.control())
-                    if self.ends_at is not None:
-                        self._leave_to_newer_weights()
-                    if now - playing.said_at >= (_PROGRESS_S if self.ends_at is None else _LOOK_S):
-                        playing.said_at = now
-                        to_play = self.description.join.evaluation_episodes
-                        self.report = replace(self.report, playing=True, played=ended, to_play=to_play)
-                        self.store.write_evaluator(self.report)
-            except TransientError:
-                pass  # the result is for a Redis that answers again
+            with suppress(TransientError), translated():  # else the result is for a Redis that answers again
+                self._heed(self.store.control())
+                if self.ends_at is not None:
+                    self._leave_to_newer_weights()
+                if now - playing.said_at >= (_PROGRESS_S if self.ends_at is None else _LOOK_S):
+                    playing.said_at = now
+                    to_play = self.description.join.evaluation_episodes
+                    self.report = replace(self.report, playing=True, played=ended, to_play=to_play)
+                    self.store.write_evaluator(self.report)
         return self.ends_at is None or now < self.ends_at
 
     def _leave_to_newer_weights(self) -> None:
@@ -246,14 +245,20 @@ class Evaluator:
         is_best = self.best.consider(weights, result)
         best_return = result.return_mean if self.best.return_mean is None else self.best.return_mean
         best = BestEvaluation(best_return, weights.version if is_best else None)
-        evaluations = self.report.evaluations + 1
-        self.report = EvaluatorReport(evaluations=evaluations, failures=self.report.failures)
+        whole = EvaluatorReport(self.report.evaluations + 1, self.report.failures)
+        self.report = replace(whole, unkept=self.best.failure, redis=self.report.redis)
         fields = to_fields(result, best)
         self.retry.call("write the evaluation", lambda: self.store.write_evaluation(fields, self.report))
 
     def _say(self, report: EvaluatorReport) -> None:
         self.report = report
         self.retry.call("report", lambda: self.store.write_evaluator(report))
+
+    def _recurs(self, text: str) -> None:
+        """An error of Redis comes back in the same way: say so where it takes another write."""
+        self.report = replace(self.report, redis=text)
+        with suppress(TransientError, ConfigurationError), translated():
+            self.store.write_evaluator(self.report)
 
 
 def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:

@@ -174,6 +174,8 @@ class EvaluatorReport:
     playing: bool = False  # whether one is being played now
     played: int = 0  # episodes of it that have ended
     to_play: int = 0  # episodes of it
+    unkept: str = ""  # why the best policy is not in the run's directory; empty: it is
+    redis: str = ""  # the error of Redis that last came back in the same way for long; stays
 
 
 @dataclass(frozen=True)

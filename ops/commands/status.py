@@ -18,7 +18,7 @@ from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_status import RunStatus, read_status
 from dppo_redis.store.run_store import missing_run, only_run
 from ops.policies.which_run import one_run_name
-from ops.screens.evaluation_summary import describe_evaluation_problem, last_evaluation
+from ops.screens.evaluation_summary import describe_all, last_evaluation
 from ops.screens.tables import make_console
 from ops.screens.view import render
 
@@ -40,7 +40,6 @@ class StatusOptions:
 def status_json(status: RunStatus) -> dict[str, Any]:
     """One JSON object."""
     evaluation = last_evaluation(status.evaluator, status.evaluation)
-    evaluation_problem = describe_evaluation_problem(status.evaluator, status.evaluation)
     return {
         "run": status.run,
         "state": status.control.state,
@@ -51,7 +50,7 @@ def status_json(status: RunStatus) -> dict[str, Any]:
         "age_s": status.age_s if status.age_s is None else round(status.age_s, 1),
         "ledger": to_json(status.books),
         "drops": dict(status.ledger.reasons()),
-        "warnings": [*status.learner.warnings, *([evaluation_problem] if evaluation_problem else [])],
+        "warnings": [*status.learner.warnings, *describe_all(status.evaluator, status.evaluation)],
         "evaluations": status.evaluator.evaluations,
         "evaluation": None if evaluation is None else to_json(evaluation),
         "evaluator": to_json(status.evaluator),

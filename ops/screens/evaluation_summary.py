@@ -37,6 +37,12 @@ def describe_evaluation_problem(report: EvaluatorReport, newest: Evaluation | No
     return ""
 
 
+def describe_all(report: EvaluatorReport, newest: Evaluation | None) -> tuple[str, ...]:
+    """The same, and what else an evaluator complains of: a disk, Redis."""
+    redis = f"the evaluator was {report.redis}" if report.redis else ""
+    return tuple(text for text in (describe_evaluation_problem(report, newest), report.unkept, redis) if text)
+
+
 def describe_cut(cut: Evaluation, newest: Evaluation | None) -> str:
     """What a cut evaluation means."""
     return (

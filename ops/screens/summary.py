@@ -12,7 +12,12 @@ from dppo_redis.store.client import TransientError, translated
 from dppo_redis.store.registry import Registry
 from dppo_redis.store.run_status import RunStatus
 from dppo_redis.store.run_store import RUN, RunStore
-from ops.screens.evaluation_summary import describe_evaluation_problem, describe_missing, last_evaluation
+from ops.screens.evaluation_summary import (
+    describe_all,
+    describe_evaluation_problem,
+    describe_missing,
+    last_evaluation,
+)
 from ops.screens.watch import Watch
 
 _log = logging.getLogger("dppo")
@@ -85,11 +90,17 @@ def _with_trouble(summary: RunSummary, config: RunConfig, status: RunStatus) -> 
     if not config.evaluation.enabled:
         return summary
     newest, control = status.evaluation, status.control
-    text = describe_evaluation_problem(status.evaluator, newest)
+    texts = describe_all(status.evaluator, newest)
     is_decided = newest is not None and newest.settled_steps == control.target_step  # nothing comes after it
     is_over = control.reason in ("total_steps", "target")
-    if not text and not is_decided and is_over and config.evaluation.end_wait_s:
+    if (
+        not describe_evaluation_problem(status.evaluator, newest)
+        and not is_decided
+        and is_over
+        and config.evaluation.end_wait_s
+    ):
         text = describe_missing(status.evaluator, newest, status.learner.update)
+        texts = (text, *texts) if text else texts
         if status.evaluator.playing:  # it could not even say how far it was
             summary = replace(summary, evaluation=None)
-    return replace(summary, warnings=(*summary.warnings, text)) if text else summary
+    return replace(summary, warnings=(*summary.warnings, *texts))

@@ -14,7 +14,7 @@ from rich.text import Text
 from dppo_redis.protocol.ledger import Outcome
 from dppo_redis.protocol.reports import KeeperStatus, LearnerStatus
 from dppo_redis.store.run_status import RunStatus
-from ops.screens.evaluation_summary import describe_evaluation_problem
+from ops.screens.evaluation_summary import describe_all
 from ops.screens.tables import RunConsole, duration, make_console, printable, progress_of_first_rollouts
 
 _LINE_PERIOD_S = 2.0
@@ -100,13 +100,15 @@ def _facts(status: RunStatus) -> list[tuple[str, str]]:
         else f"{evaluation.return_mean:.1f} ± {evaluation.return_std:.1f} over {evaluation.episodes} greedy "
         f"episodes, version {evaluation.version} ({evaluation.settled_steps:,} steps)"
     )
-    evaluation_problem = describe_evaluation_problem(status.evaluator, evaluation)
     drops = ", ".join(f"{name} {count}" for name, count in drops_of(status)) or "none"
     return [
         ("speed", first_rollouts(status) or _rates(learner)),
         ("return", f"{_shown(learner.return_mean)} over the last 100 of {learner.episodes:,} episodes"),
         ("evaluation", f"{played}; target {_shown(learner.target_return)}"),
-        *([("", f"! {evaluation_problem}")] if evaluation_problem else []),
+        *(
+            ("", f"! {evaluation_problem}")
+            for evaluation_problem in describe_all(status.evaluator, evaluation)
+        ),
         (
             "update",
             f"{learner.update:,}, weights version {keeper.version:,}, epoch {keeper.epoch}, "

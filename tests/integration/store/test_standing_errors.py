@@ -6,18 +6,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dppo_redis.artefacts.best_policy import BestPolicy
 from dppo_redis.errors import UnavailableError
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client, RetryLoop
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.registry import Registry
 from dppo_redis.store.run_store import RunStore
+from dppo_redis.store.weight_store import WeightStore
 from learner.leadership.leadership import Leadership
+from ops.screens.evaluation_summary import describe_all
 from tests.certificates import make_certificates, needs_tls, tls_server
 from tests.conftest import RedisServer, opened, wait_until
 from tests.e2e.support import free_port
+from tests.factories import make_description
 from tests.integration.actor_side import SLOT, make_actor
-from tests.integration.learner_side import in_background, lead
+from tests.integration.learner_side import SPEC, in_background, lead
+from workers.episodes import EpisodePlayer
+from workers.evaluate import Evaluator
 
 SOON_S = 0.5
 
@@ -113,6 +119,23 @@ def test_an_actor_that_cannot_fetch_the_weights_says_so_in_its_report(
     report = Registry(private_client, keys).living()[SLOT]
     assert "waiting to fetch weights" in report["last_error"]
     assert "client-output-buffer-limit" in report["last_error"]
+
+
+def test_an_evaluator_that_cannot_fetch_the_weights_says_so_in_its_report(
+    limited: Leadership, private_server: RedisServer, private_client: Client, keys: RunKeys, stop: StopRequest
+) -> None:
+    del limited
+    description, best = make_description(SPEC), BestPolicy(None)
+    with opened(private_server.url, "evaluator") as client:
+        store, weights, player = RunStore(client, keys), WeightStore(client, keys), EpisodePlayer(description)
+        evaluator = Evaluator(description, store, weights, RetryLoop(stop), stop, best, player)
+        with in_background(evaluator.run, stop) as running:
+            own = RunStore(private_client, keys)
+            wait_until(lambda: running.done() or own.evaluator().redis != "", 10, "it is told")
+        report = own.evaluator()
+    assert "waiting to fetch weights" in report.redis
+    (warning,) = describe_all(report, None)
+    assert "client-output-buffer-limit" in warning
 
 
 def test_the_keeper_goes_on_though_it_cannot_read_the_weights_again(

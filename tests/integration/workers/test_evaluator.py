@@ -4,11 +4,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dppo_redis.artefacts.best_policy import BestPolicy
+from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.protocol.config import EnvValue
 from dppo_redis.protocol.report_fields import from_json
 from dppo_redis.protocol.reports import Evaluation
@@ -33,7 +35,12 @@ def described(env_id: str, env_kwargs: dict[str, EnvValue], **join: Any) -> RunD
 
 @contextmanager
 def evaluating(
-    client: Client, keys: RunKeys, url: str, description: RunDescription, stop: StopRequest
+    client: Client,
+    keys: RunKeys,
+    url: str,
+    description: RunDescription,
+    stop: StopRequest,
+    run_dir: Path | None = None,
 ) -> Iterator[tuple[Evaluator, Any, Any]]:
     """An evaluator in a thread, and a leadership that has published once."""
     leadership = lead(client, keys, stop, description=description)
@@ -42,7 +49,7 @@ def evaluating(
         player = EpisodePlayer(description)
         store, weights = RunStore(own, keys), WeightStore(own, keys)
         evaluator = Evaluator(
-            description, store, weights, RetryLoop(own_stop), own_stop, BestPolicy(None), player
+            description, store, weights, RetryLoop(own_stop), own_stop, BestPolicy(run_dir), player
         )
         try:
             with in_background(evaluator.run, own_stop) as thread:
@@ -172,3 +179,21 @@ def test_an_evaluator_goes_on_counting_where_the_one_before_stopped(
     with evaluating(client, keys, url, description, stop):
         wait_until(lambda: store.evaluator().evaluations == 8, PATIENCE_S, "one more is complete")
         assert not store.evaluator().playing
+
+
+def test_a_best_policy_that_cannot_be_kept_is_reported_until_one_can(
+    client: Client, keys: RunKeys, url: str, store: RunStore, stop: StopRequest, tmp_path: Path
+) -> None:
+    in_the_way = RunFiles(tmp_path).best_policy
+    (in_the_way / "full").mkdir(parents=True)
+    description = described("Slow-v0", {"ms": 0, "length": 5}, evaluation_episodes=1)
+    with evaluating(client, keys, url, description, stop, tmp_path) as (evaluator, leadership, _):
+        wait_until(lambda: store.evaluator().evaluations == 1, PATIENCE_S, "it is evaluated")
+        assert store.evaluator().unkept.startswith("cannot keep the best policy: ")
+        (in_the_way / "full").rmdir()
+        in_the_way.rmdir()
+        evaluator.best.return_mean = -1.0  # as if the next one were better
+        publish(leadership, 1, description.spec)
+        wait_until(lambda: store.evaluator().evaluations == 2, PATIENCE_S, "it is evaluated again")
+        assert store.evaluator().unkept == ""
+    assert in_the_way.is_file()

@@ -27,6 +27,7 @@ from ops.screens.evaluation_summary import (
     waits_for,
 )
 from ops.screens.tables import make_console
+from ops.screens.view import render
 from ops.serial import Serial, make_serial
 from tests.factories import make_config, spaces_of
 
@@ -90,6 +91,18 @@ def test_scripts_read_counts_and_warnings_at_the_top_of_the_status() -> None:
     )
     assert any("was cut after 7 of 20" in text for text in shown["warnings"])
     assert status_json(status(report(error="no licence")))["evaluation"] is None
+
+
+def test_a_disk_and_a_redis_that_refuse_the_evaluator_are_warnings_beside_a_cut_evaluation() -> None:
+    refused = replace(cut_report(), unkept="cannot keep the best policy: no room", redis="waiting to report")
+    shown = status_json(status(refused))["warnings"]
+    assert [text.split(":")[0] for text in shown[1:]] == [
+        "cannot keep the best policy",
+        "the evaluator was waiting to report",
+    ]
+    written = io.StringIO()
+    make_console(written).print(render(status(refused)))
+    assert "! cannot keep the best policy: no room" in written.getvalue()
 
 
 def run_serial(tmp_path: Path, env_kwargs: dict[str, Any], **evaluation: Any) -> Serial:
