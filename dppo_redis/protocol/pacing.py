@@ -5,7 +5,7 @@ included, so a mark of two batches means: one in training, one waiting.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import MAX_PAYLOAD_BYTES, RunConfig
@@ -13,6 +13,7 @@ from dppo_redis.protocol.lock_step import lock_step_of
 from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
 from dppo_redis.spaces.network_memory import learner_bytes
 
+_FAR = 1.5  # times as old as planned
 _LEAST_VALVE_BYTES = 64 * 2**20
 SERIAL_UPDATE_EPOCHS = 10
 DISTRIBUTED_UPDATE_EPOCHS = 6
@@ -23,7 +24,8 @@ class Derived:
     """What a person wants to know before a run starts."""
 
     rollout_steps: int  # T
-    rollout_rows: int  # T x N of one planned actor
+    sampled_steps: int  # T, or fewer where so many actors could not deliver as many in time
+    rollout_rows: int  # of one rollout of a planned actor that samples so many
     rollouts_per_update: int
     samples_per_update: int
     update_epochs: int
@@ -42,8 +44,10 @@ def as_used(config: RunConfig, derived: Derived) -> RunConfig:
     return config.model_copy(update={"rollout_steps": derived.rollout_steps, "ppo": ppo})
 
 
-def derive(config: RunConfig, spaces: EnvironmentSpaces, *, serial: bool = False) -> Derived:
-    """Derive a run's numbers.
+def derive(
+    config: RunConfig, spaces: EnvironmentSpaces, *, serial: bool = False, goes_on: bool = False
+) -> Derived:
+    """Derive a run's numbers. One that `goes_on` has its T; a fleet too large for it samples less at once.
 
     Raises:
         ConfigurationError: settings that cannot work together, with the number to change.
@@ -51,9 +55,11 @@ def derive(config: RunConfig, spaces: EnvironmentSpaces, *, serial: bool = False
     actors = 1 if serial and not config.lock_step else config.actors
     ppo = config.ppo
     rollout_steps = config.rollout_steps or max(1, ppo.batch_steps // (actors * config.envs_per_actor))
-    rows = rollout_steps * config.envs_per_actor
     lock_step = lock_step_of(config, rollout_steps)
     fresh = serial or lock_step is not None  # every batch has staleness 0
+    adapts = goes_on and not fresh
+    sampled_steps = _planned(config, rollout_steps).pace(actors).rollout_steps if adapts else rollout_steps
+    rows = sampled_steps * config.envs_per_actor
     per_update = lock_step.rollouts_per_update if lock_step else rollouts_missing(0, rows, ppo.batch_steps)
     samples = per_update * rows
     if config.network.memory != "none" and ppo.minibatch_size % rollout_steps:
@@ -87,6 +93,7 @@ def derive(config: RunConfig, spaces: EnvironmentSpaces, *, serial: bool = False
         )
     return Derived(
         rollout_steps=rollout_steps,
+        sampled_steps=sampled_steps,
         rollout_rows=rows,
         rollouts_per_update=per_update,
         samples_per_update=samples,
@@ -167,26 +174,18 @@ class FleetPacing:
     @staticmethod
     def of(config: RunConfig, derived: Derived) -> "FleetPacing":
         """That of a run as it was planned."""
-        return FleetPacing(
-            planned_actors=config.actors,
-            rollouts_per_update=derived.rollouts_per_update,
-            max_staleness=config.staleness_limit,
-            publish_every=config.publish_every,
-            rollout_bytes=derived.rollout_bytes,
-            rollout_steps=derived.rollout_steps,
-            envs_per_actor=config.envs_per_actor,
-            batch_steps=config.ppo.batch_steps,
-            keeps_length=config.lock_step or config.network.memory != "none",
-        )
+        return replace(_planned(config, derived.rollout_steps), rollout_bytes=derived.rollout_bytes)
 
     def pace(self, actors: int) -> Pace:
         """That of `actors` actors: a larger fleet than planned samples the rollouts it would have planned.
 
         So a batch still has one rollout of each actor, and data stay as fresh. A fixed length would have all
-        the actors sample at once what only some of them can deliver in time.
+        the actors sample at once what only some of them can deliver in time. That may also be so for those
+        that are planned, where a run goes on with more of them.
         """
         steps, per_update = self.rollout_steps, self.rollouts_per_update
-        if actors > self.planned_actors and not self.keeps_length:
+        is_large = backlog_high(per_update, actors, self.max_staleness, self.publish_every) < 1
+        if (is_large or actors > self.planned_actors) and not self.keeps_length:
             steps = min(steps, self._fitting_steps(actors))
             per_update = rollouts_missing(0, steps * self.envs_per_actor, self.batch_steps)
         if self.max_staleness == 0:
@@ -217,9 +216,39 @@ class FleetPacing:
             f"set {limit}actors to {actors} or rollout_steps to {steps}"
         )
 
+    def age_advice(self, actors: int, staleness: float | None) -> str:
+        """What to do where data are far older, by the mean of many, than a fleet as planned makes them; else
+        empty. That is so for actors that sample more at once, or at very different speeds.
+        """
+        planned = self.pace(self.planned_actors)
+        high, per_update = planned.backlog_high, planned.rollouts_per_update
+        usual = expected_staleness(high, self.planned_actors, per_update, self.publish_every)
+        if self.max_staleness == 0 or staleness is None or staleness <= _FAR * max(1.0, usual):
+            return ""
+        larger = f", in a new run set actors to {actors}" if actors > self.planned_actors else ""
+        return (
+            f"data are {staleness:.1f} updates old in the mean, and at most {usual:.1f} with the "
+            f"{self.planned_actors} equally fast actors that were planned: use fewer or faster ones of the "
+            f"{actors}{larger}, or correct for it (--ppo.correction)"
+        )
+
     def _staleness(self, pace: Pace, actors: int) -> float:
         mark = backlog_fresh(pace.backlog_high, pace.rollouts_per_update, actors)
         return expected_staleness(mark, actors, pace.rollouts_per_update, self.publish_every)
+
+
+def _planned(config: RunConfig, rollout_steps: int) -> FleetPacing:
+    rows, batch_steps = rollout_steps * config.envs_per_actor, config.ppo.batch_steps
+    return FleetPacing(
+        planned_actors=config.actors,
+        rollouts_per_update=rollouts_missing(0, rows, batch_steps),
+        max_staleness=config.staleness_limit,
+        publish_every=config.publish_every,
+        rollout_steps=rollout_steps,
+        envs_per_actor=config.envs_per_actor,
+        batch_steps=batch_steps,
+        keeps_length=config.lock_step or config.network.memory != "none",
+    )
 
 
 def valve_bytes(high: int, actors: int, rollout_bytes: int) -> int:

@@ -27,13 +27,13 @@ class RunPlan:
         return as_used(self.config, self.derived)
 
 
-def plan(config: RunConfig, spaces: EnvironmentSpaces, *, serial: bool) -> RunPlan:
-    """Plan a run; `serial` in one process, else with a fleet.
+def plan(config: RunConfig, spaces: EnvironmentSpaces, *, serial: bool, goes_on: bool = False) -> RunPlan:
+    """Plan a run; `serial` in one process, else with a fleet. One that `goes_on` may have got a larger fleet.
 
     Raises:
         ConfigurationError: settings that cannot work together, with the number to change.
     """
-    derived = derive(config, spaces, serial=serial)
+    derived = derive(config, spaces, serial=serial, goes_on=goes_on)
     return RunPlan(config, spaces, derived, describe_run(config, spaces, derived.rollout_steps))
 
 

@@ -27,6 +27,7 @@ from learner.leadership.missing_actors import MissingActors
 from learner.leadership.spare_batch import SpareBatch
 
 PERIOD_S = 1.0
+_OLD_S = 30.0  # for which data must be far older than planned before that is said
 _log = logging.getLogger("dppo")
 
 
@@ -51,6 +52,7 @@ class Keeper:
         self._late_share = late_share
         self._roll_call = MissingActors(pacing.planned_actors, time.monotonic())
         self._rollout_steps = pacing.rollout_steps  # as it was last told
+        self._old_since: float | None = None  # monotonic, since data are far older than planned
         self._spare_batch = SpareBatch()
         self._actor_wait_share = 0.0  # of the fleet, when it was last seen
         self._failure: Exception | None = None
@@ -103,8 +105,8 @@ class Keeper:
             return pace.backlog_high
         return backlog_fresh(pace.backlog_high, pace.rollouts_per_update, actors)
 
-    def _tell(self, pace: Pace, actors: int) -> None:
-        """Say what a fleet of another size than planned means."""
+    def _tell(self, pace: Pace, actors: int, staleness: float | None) -> None:
+        """Say what a fleet of another size or speed than planned means."""
         planned, advice = self._pacing.planned_actors, self._pacing.advice(actors)
         if pace.rollout_steps != self._rollout_steps:
             self._rollout_steps = pace.rollout_steps
@@ -113,6 +115,14 @@ class Keeper:
             self._warnings.add("fleet", advice)
         else:
             self._warnings.withdraw("fleet")
+        age, now = self._pacing.age_advice(actors, staleness), time.monotonic()
+        if not age:
+            self._old_since = None
+            self._warnings.withdraw("age")
+            return
+        self._old_since = now if self._old_since is None else self._old_since
+        if now - self._old_since >= _OLD_S:
+            self._warnings.add("age", age)
 
     def tick(self) -> None:
         """One round of everything."""
@@ -128,7 +138,7 @@ class Keeper:
             self._roll_call.look(reports, vanished, time.monotonic())
             actors = max(len(living), self._pacing.planned_actors)  # those that are only starting, too
             pace = self._pacing.pace(actors)
-            self._tell(pace, actors)
+            self._tell(pace, actors, report.staleness_recent)
             high, mark = pace.backlog_high, self._mark(pace, actors, report)
             self._leadership.publisher.write_pace(mark, pace.rollout_steps)
             limit = valve_bytes(high, actors, self._pacing.rollout_bytes)

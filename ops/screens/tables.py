@@ -49,7 +49,7 @@ def derived_table(config: RunConfig, derived: Derived, *, serial: bool = False) 
             f"{derived.gradient_steps_per_update} ({derived.update_epochs} passes)",
         ),
         ("memory of the learner, about", f"{derived.learner_bytes / 2**20:,.0f} MiB"),
-        ("rollout", f"{derived.rollout_steps} steps x {config.envs_per_actor} environments"),
+        ("rollout", f"{derived.sampled_steps} steps x {config.envs_per_actor} environments"),
     ]
     if config.lock_step:
         rows.append(("lock-step", f"{config.actors} actors, segments of {config.segment_updates} updates"))

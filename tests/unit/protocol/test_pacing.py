@@ -48,6 +48,7 @@ def test_numbers_worked_by_hand() -> None:
     """
     assert derived(actors=2, envs_per_actor=8, max_staleness=4, ppo={"batch_steps": 2048}) == Derived(
         rollout_steps=128,
+        sampled_steps=128,
         rollout_rows=1024,
         rollouts_per_update=2,
         samples_per_update=2048,
@@ -210,6 +211,44 @@ def test_a_larger_fleet_than_planned_samples_what_it_would_have_planned(
 def test_a_smaller_fleet_than_planned_keeps_the_length() -> None:
     planned = replace(NINE, planned_actors=4, rollout_steps=64, rollouts_per_update=4)
     assert [planned.pace(actors).rollout_steps for actors in (1, 3, 4, 5)] == [64, 64, 64, 51]
+
+
+def test_a_run_of_one_actor_goes_on_with_nine_that_sample_a_ninth_each() -> None:
+    config = make_config(actors=9, envs_per_actor=8, rollout_steps=256, ppo={"batch_steps": 2048})
+    with pytest.raises(ConfigurationError, match="set max_staleness to 9"):
+        derive(config, SPACES)
+    now = derive(config, SPACES, goes_on=True)
+    anew = derive(make_config(actors=9, envs_per_actor=8, ppo={"batch_steps": 2048}), SPACES)
+    assert (now.rollout_steps, now.sampled_steps) == (256, anew.rollout_steps)
+    assert (now.rollouts_per_update, now.backlog_high, now.expected_staleness) == (
+        anew.rollouts_per_update,
+        anew.backlog_high,
+        anew.expected_staleness,
+    )
+    pacing = FleetPacing.of(config, now)
+    assert [pacing.pace(actors).rollout_steps for actors in (1, 4, 9, 18)] == [256, 256, 28, 14]
+
+
+def test_memories_are_not_shortened_and_so_not_every_fleet_may_go_on_with_them() -> None:
+    knobs: dict[str, Any] = {"network": {"memory": "gru"}, "rollout_steps": 256, "envs_per_actor": 8}
+    config = make_config(actors=9, ppo={"batch_steps": 2048, "minibatch_size": 256}, **knobs)
+    with pytest.raises(ConfigurationError, match="9 actors with 1 rollouts per update cannot stay within"):
+        derive(config, SPACES, goes_on=True)
+
+
+@pytest.mark.parametrize(
+    ("staleness", "actors", "said"),
+    [(None, 1, False), (1.5, 1, False), (1.6, 1, True), (1.4, 9, False), (2.5, 3, True)],
+)
+def test_data_that_are_far_older_than_planned_get_a_word(
+    staleness: float | None, actors: int, said: bool
+) -> None:
+    """One planned actor has at most two rollouts in the stream, and one update's time between them."""
+    advice = NINE.age_advice(actors, staleness)
+    assert (f"data are {staleness} updates old in the mean, and at most 1.0" in advice) == said
+    assert bool(advice) == said
+    assert (f"set actors to {actors}" in advice) == (said and actors > 1)
+    assert replace(NINE, max_staleness=0).age_advice(actors, staleness) == ""
 
 
 def test_rollouts_never_get_longer_than_the_runs_own() -> None:

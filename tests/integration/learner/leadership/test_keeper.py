@@ -152,6 +152,21 @@ class TestFleet:
         keeper.tick()
         assert warnings.texts == ()
 
+    def test_data_that_are_far_older_than_planned_are_a_warning_once_that_has_lasted(
+        self, client: Client, keys: RunKeys, stop: StopRequest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        report = replace(from_fields(LearnerStatus, {}), staleness_recent=3.5)
+        warnings, leadership = RunWarnings(), lead(client, keys, stop)
+        keeper = Keeper(leadership, Registry(client, keys), lambda: report, self.PACING, warnings)
+        keeper.tick()
+        assert list(warnings.texts) == []
+        monkeypatch.setattr("learner.leadership.keeper._OLD_S", 0.0)
+        keeper.tick()
+        assert warnings.texts[0].startswith("data are 3.5 updates old in the mean, and at most ")
+        report = replace(report, staleness_recent=0.9)
+        keeper.tick()
+        assert warnings.texts == ()
+
     def test_an_actor_whose_registration_runs_out_is_missed_and_one_that_leaves_is_not(
         self, client: Client, keys: RunKeys, stop: StopRequest, monkeypatch: pytest.MonkeyPatch
     ) -> None:
