@@ -1,6 +1,5 @@
 """What becomes of each entry of a real stream, and that the books say so."""
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +10,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.ledger import Outcome, Settlement
 from dppo_redis.protocol.lineage import Lineage
 from dppo_redis.protocol.sequence_numbers import LastSequenceNumbers
@@ -24,8 +22,7 @@ from dppo_redis.store.run_store import QUARANTINE_BYTES
 from learner.intake.intake import AcceptedRollout
 from learner.leadership.leadership import Leadership
 from learner.leadership.reserved_versions import ReservedVersions
-from ops.commands.quarantine import main
-from tests.conftest import RedisServer, memory_limit
+from tests.conftest import memory_limit
 from tests.factories import make_rollout, make_spec
 from tests.integration.learner_side import (
     SPEC,
@@ -398,61 +395,6 @@ def test_the_quarantine_is_bounded(client: Client, keys: RunKeys, reader: Reader
     reader.poll_until(settled=1500, most=2000)
     assert integer(client.xlen(keys.quarantine)) < 1200
     assert hash_of(client, keys.ledger)["refused:header"] == "1500"
-
-
-class TestQuarantineCommand:
-    """`dppo-redis quarantine`, on what the intake has really refused."""
-
-    @pytest.fixture(autouse=True)
-    def _refused(self, client: Client, keys: RunKeys, reader: Reader) -> None:
-        add(
-            client,
-            keys,
-            make_entry(crc=1, actor=7, seq=5),
-            {"evil\x1b[2J": "\x1b[31m\x00", "payload": b"\xff\x00ab"},
-        )
-        reader.poll_until(settled=2)
-
-    def run(self, server: RedisServer, keys: RunKeys, capsys: pytest.CaptureFixture[str], *flags: str) -> str:
-        assert main([keys.run, "--redis", server.url, *flags]) == 0
-        return capsys.readouterr().out
-
-    def test_it_lists_reason_head_and_first_bytes_newest_first(
-        self, redis_server: RedisServer, keys: RunKeys, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        found = json.loads(self.run(redis_server, keys, capsys, "--json"))
-        assert [entry["reason"] for entry in found["entries"]] == ["header", "crc"]
-        assert found["entries"][0]["payload_hex"] == "ff006162"
-        assert (found["entries"][1]["head"]["actor"], found["entries"][1]["head"]["seq"]) == ("7", "5")
-        table = self.run(redis_server, keys, capsys)
-        assert "crc" in table
-        assert "ff 00 61 62" in table
-
-    def test_one_is_shown_whole_and_nothing_in_it_reaches_the_terminal_as_a_command(
-        self, redis_server: RedisServer, keys: RunKeys, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        newest = json.loads(self.run(redis_server, keys, capsys, "--json"))["entries"][0]
-        for name in ("id", "entry"):
-            shown = self.run(redis_server, keys, capsys, "--show", newest[name])
-            assert "reason  header" in shown
-            assert "ff 00 61 62" in shown
-            assert "..ab" in shown
-            assert "\x1b" not in shown
-
-    def test_it_is_cleared(
-        self, redis_server: RedisServer, client: Client, keys: RunKeys, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert self.run(redis_server, keys, capsys, "--clear") == "2 removed\n"
-        assert quarantined(client, keys) == []
-        assert "nothing in quarantine" in self.run(redis_server, keys, capsys)
-
-    def test_an_entry_or_a_run_that_is_not_there_is_named(
-        self, redis_server: RedisServer, keys: RunKeys
-    ) -> None:
-        with pytest.raises(ConfigurationError, match="no entry 1-1"):
-            main(["--run", keys.run, "--redis", redis_server.url, "--show", "1-1"])
-        with pytest.raises(ConfigurationError, match="no run other"):
-            main(["other", "--redis", redis_server.url])
 
 
 def test_a_bad_entry_is_settled_at_the_servers_memory_limit(
