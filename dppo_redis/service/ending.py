@@ -20,7 +20,9 @@ from multiprocessing import popen_fork
 from pathlib import Path
 from typing import NoReturn
 
+from dppo_redis.service import user_code
 from dppo_redis.service.descendants import descendants
+from dppo_redis.service.service_deaths import note_own_end
 
 CLOSE_LIMIT_S = 2.0  # for closing environments
 POLITE_S = 0.5  # from SIGTERM to SIGKILL
@@ -61,6 +63,7 @@ def end_all(find: Callable[[], Collection[int]], polite_s: float = POLITE_S) -> 
 
 def end_process(status: int) -> NoReturn:
     """End all that is below this process, flush, and leave, whatever threads and exit handlers there are."""
+    user_code.announce_end(status)
     threading.Thread(target=_leave_later, args=(status,), daemon=True).start()
     # Should a native call of another thread let no Python run: that timer needs none.
     with contextlib.suppress(Exception):
@@ -72,11 +75,15 @@ def end_process(status: int) -> NoReturn:
             stream.flush()
     with contextlib.suppress(Exception):
         logging.shutdown()
+    if not status:
+        note_own_end()
     os._exit(status)
 
 
 def _leave_later(status: int) -> None:
     time.sleep(_LAST_WORDS_S)
+    if not status:
+        note_own_end()
     os._exit(status)
 
 

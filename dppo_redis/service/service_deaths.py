@@ -5,6 +5,7 @@ once. supervisord's process writes the file of a service at each end (`ops/fleet
 process of the service reads it. Services started by hand have none.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -84,6 +85,30 @@ def read_deaths(environment: Mapping[str, str] = os.environ) -> Deaths:
     if not directory or not service:
         return NO_DEATHS
     return read_file(file_of(Path(directory), service))
+
+
+_OWN = (os.environ.get(DIRECTORY_VARIABLE), os.environ.get(SERVICE_VARIABLE))  # the user may clear them
+
+
+def note_own_end() -> None:
+    """This process ends with status 0 as all is done; an `os._exit(0)` of the user's looks just like it."""
+    directory, service = _OWN
+    if directory and service:
+        with contextlib.suppress(OSError):
+            _own_end_of(Path(directory), service).touch()
+
+
+def was_own_end(directory: Path, service: str) -> bool:
+    """Whether the last process of a service said so; asked once after each end."""
+    try:
+        _own_end_of(directory, service).unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _own_end_of(directory: Path, service: str) -> Path:
+    return directory / f"{service}.done"
 
 
 def is_kept(environment: Mapping[str, str] = os.environ) -> bool:

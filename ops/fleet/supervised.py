@@ -19,11 +19,14 @@ from typing import Any, TextIO, cast
 from supervisor import supervisord
 from supervisor.process import Subprocess
 
+from dppo_redis.errors import ExitStatus
 from dppo_redis.service.descendants import adopt_orphans, descendants
 from dppo_redis.service.ending import end_all
-from dppo_redis.service.service_deaths import DIRECTORY_VARIABLE, file_of, read_file, write_file
+from dppo_redis.service.service_deaths import DIRECTORY_VARIABLE, file_of, read_file, was_own_end, write_file
 from dppo_redis.service.shutdown import PARENT_PID_VARIABLE, die_with_parent
 from ops.fleet.last_log_line import last_words
+
+_OURS = ("actor", "evaluator", "learner")  # names of services begin so; the user's code runs in them
 
 
 class _ForgivingStream(io.TextIOBase):
@@ -56,6 +59,10 @@ class EndedServices:
 
         def finish_and_tell(process: Any, pid: int, wait_status: int) -> None:
             was_asked, lived_s = process.killing, time.time() - process.laststart
+            with contextlib.suppress(Exception):
+                wait_status = self.true_status(
+                    process.config.name, wait_status, Path(process.config.stdout_logfile)
+                )
             finish(process, pid, wait_status)
             with contextlib.suppress(Exception):  # supervisord must live
                 self._services = lambda: list(process.config.options.pidhistory)
@@ -64,6 +71,15 @@ class EndedServices:
                 self._end_leftovers()
 
         Subprocess.finish = finish_and_tell
+
+    def true_status(self, service: str, wait_status: int, log: Path) -> int:
+        """One of ours that ended with 0 and did not say that all is done was ended by the user's code."""
+        is_own = was_own_end(self._directory, service)
+        if wait_status or is_own or not service.startswith(_OURS):
+            return wait_status
+        with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as stream:
+            stream.write("the environment ended this process, with exit status 0\n")
+        return ExitStatus.ENVIRONMENT_BROKEN << 8
 
     def _note(self, service: str, wait_status: int, lived_s: float, log: str) -> None:
         file = file_of(self._directory, service)
