@@ -141,23 +141,34 @@ class _Guard:
         with suppress(OSError):
             os.kill(self._child, signal.SIGKILL)
             os.waitpid(self._child, 0)
+        user_code.announce_end(status)  # as the child would have, had it been able to
         return status << 8
 
     def _exit_status(self, wait_status: int) -> int:
         """What the shell is told; ends by the child's signal if it was not the environment's doing."""
         code = os.waitstatus_to_exitcode(wait_status)
         if code >= 0:
-            return code
+            return self._own_status(code)
         number = signal.Signals(-code)
         if self._stop is not None:
             return self._stopped_status
         if user_code.is_inside() and number != signal.SIGKILL:
             self._say(f"{number.name} inside the environment ended this command")
             return ExitStatus.ENVIRONMENT_BROKEN
+        self._say(f"{number.name} ended this command")
         signal.signal(number, signal.SIG_DFL) if number != signal.SIGKILL else None
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
         os.kill(os.getpid(), number)
         return _SIGNALLED + number
+
+    def _own_status(self, code: int) -> int:
+        """Of a child that has ended by itself: our code announces that, an `os._exit` of others does not."""
+        if (announced := user_code.announced_status()) is not None:
+            return announced
+        if user_code.is_inside() or code == ExitStatus.DONE:
+            self._say(f"the environment ended this command, with exit status {code}")
+            return ExitStatus.ENVIRONMENT_BROKEN
+        return code
 
     def _say(self, text: str) -> None:
         with suppress(OSError):

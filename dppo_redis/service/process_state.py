@@ -71,6 +71,8 @@ def _signals() -> _PutBack:
             if handler is not None:  # None: not Python's
                 signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _OURS)
+        if signal.getitimer(signal.ITIMER_REAL)[0] and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)  # else the timer would end this process
 
     return put_back
 

@@ -5,7 +5,10 @@ so. The guard (`guard.py`) is another process and reads this page. A process wit
 """
 
 import mmap
+import os
 import time
+from collections.abc import Callable
+from contextlib import suppress
 
 _BEGAN, _LIMIT_S, _STATUS = 0, 1, 2
 _NO_STATUS = -1.0
@@ -25,9 +28,28 @@ def enter() -> None:
     _page[_BEGAN] = time.monotonic()
 
 
-def leave() -> None:
-    """The user's code has returned or raised."""
+def _leave() -> None:
     _page[_BEGAN] = 0.0
+
+
+leave: Callable[[], None] = _leave
+"""The user's code has returned or raised."""
+
+
+def _forked() -> None:
+    """A child of a fork inside the user's code is the user's; it must not come back and train beside us."""
+    global leave
+    if is_inside():
+        leave = _end_copy
+
+
+def _end_copy() -> None:
+    with suppress(OSError):
+        os.write(2, b"dppo-redis: the environment forked, and its child came back: that child ends here\n")
+    os._exit(1)
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def is_inside() -> bool:

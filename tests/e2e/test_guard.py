@@ -47,6 +47,20 @@ def test_a_crash_inside_the_environment_is_named(tmp_path: Path) -> None:
         assert "SIGSEGV inside the environment" in command.err
 
 
+def test_an_environment_that_ends_the_process_as_if_all_were_done_is_named(tmp_path: Path) -> None:
+    with serial("leaves", 200, cwd=tmp_path) as command:
+        assert command.wait(40) == ExitStatus.ENVIRONMENT_BROKEN
+        assert "the environment ended this command, with exit status 0" in command.err
+
+
+def test_a_process_that_the_environment_forked_does_not_train_beside_ours(tmp_path: Path) -> None:
+    with serial("forks", 200, "--total-steps", "640", "--run-dir", "run", cwd=tmp_path) as command:
+        assert command.wait(40) == ExitStatus.DONE, command.err
+        assert "forked, and its child came back: that child ends here" in command.err
+    lines = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines[1:]] == [str(update) for update in range(1, 11)]
+
+
 @pytest.mark.parametrize("how", ["leaves_a_thread", "leaves_processes"])
 def test_what_an_environment_leaves_behind_does_not_outlive_the_command(how: str, tmp_path: Path) -> None:
     with serial(how, 0, "--total-steps", "128", cwd=tmp_path) as command:

@@ -1,6 +1,7 @@
 """Environments that take over the process they run in, each in one way, after some steps."""
 
 import ctypes
+import os
 import subprocess
 import sys
 import threading
@@ -43,6 +44,14 @@ class Wild(FixedLength):
     def crashes(self) -> None:
         """A segmentation fault."""
         ctypes.string_at(0)
+
+    def leaves(self) -> None:
+        """As if all were done."""
+        os._exit(0)
+
+    def forks(self) -> None:
+        """And both come back."""
+        os.fork()
 
     def leaves_a_thread(self) -> None:
         """One that the interpreter would wait for."""
