@@ -5,6 +5,7 @@ so. The guard (`guard.py`) is another process and reads this page. A process wit
 """
 
 import mmap
+import multiprocessing
 import os
 import time
 from collections.abc import Callable
@@ -44,6 +45,9 @@ def _forked() -> None:
 
 
 def _end_copy() -> None:
+    if multiprocessing.parent_process() is not None:  # with a task of its own: a copy
+        _leave()
+        return
     with suppress(OSError):
         os.write(2, b"dppo-redis: the environment forked, and its child came back: that child ends here\n")
     os._exit(1)
