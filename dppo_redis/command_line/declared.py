@@ -119,8 +119,12 @@ def _configured(marks: tuple[Any, ...], what: str) -> Any:
 
 
 def _docstrings(kind: type[Any]) -> Mapping[str, str]:
-    """The text below each attribute of a class."""
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    """The text below each attribute of a class; none where its source is not there."""
+    try:
+        source = inspect.getsource(kind)
+    except OSError:
+        return {}
+    (body,) = ast.parse(textwrap.dedent(source)).body
     assert isinstance(body, ast.ClassDef)
     return {
         declared.target.id: text.value.value

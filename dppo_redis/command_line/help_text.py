@@ -89,7 +89,7 @@ def _listed(title: str, options: Sequence[Option], width: int) -> str:
 
 def _described(option: Option) -> str:
     if option.is_switch and option.default is True:
-        return f"Off switch for: {option.help[0].lower()}{option.help[1:]}"
+        return f"Off switch for: {option.help[:1].lower()}{option.help[1:]}"
     if option.is_required:
         return f"{option.help} (required)"
     if "default:" in option.help or (shown := _default(option.default)) is None or option.is_switch:

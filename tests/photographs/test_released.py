@@ -27,7 +27,7 @@ RUNS = ("serial", "fleet", "lock_step")
 _ROWS = np.array([[0.01, -0.02, 0.03, 0.04], [0.5, 1.0, -0.1, -0.6], [-1.2, 0.0, 0.15, 0.9]], np.float32)
 _TINY = (
     *("serial", "CartPole-v1", "--vectorization", "sync", "--envs-per-actor", "2", "--network.hidden", "8"),
-    *("--ppo.batch-steps", "64", "--ppo.minibatch-size", "32", "--env-steps", "640", "--json"),
+    *("--ppo.batch-steps", "64", "--ppo.minibatch-size", "32", "--total-steps", "640", "--json"),
     *("--evaluation.episodes", "2", "--ppo.update-epochs", "2"),
 )
 _LAST = ("--episodes", "2", "--checkpoint", "last", "--json")
@@ -194,7 +194,7 @@ def test_a_released_run_is_resumed(name: str, tmp_path: Path) -> None:
 def _resume(directory: Path, name: str) -> dict[str, Any]:
     """Ten more updates; the summary."""
     fleet = () if name == "lock_step" else ("--actors", "1")  # in lock-step mode it is fixed
-    arguments = ("train", "--resume", "--run-dir", name, *fleet, "--env-steps", "1920", "--json")
+    arguments = ("train", "--resume", "--run-dir", name, *fleet, "--total-steps", "1920", "--json")
     command = subprocess.run(
         [sys.executable, "-m", "ops", *arguments],
         cwd=directory,
