@@ -50,6 +50,18 @@ class UnavailableError(DppoError):
     exit_status = ExitStatus.UNAVAILABLE
 
 
+class RunFailedError(DppoError):
+    """A run ended because a service of it, or the command itself, ended in a way that no restart mends."""
+
+
+class NoPolicyError(DppoError):
+    """A run has no policy to load yet."""
+
+
+class ObservationError(DppoError, ValueError):
+    """An observation, or an action mask, of another form than the policy was trained on."""
+
+
 class WireError(DppoError):
     """Bytes that are not a valid message of ours. `reason` is the counter it adds to."""
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dppo_redis.errors import ConfigurationError, DppoError, ExitStatus
+from dppo_redis.errors import ConfigurationError, ExitStatus, RunFailedError
 from dppo_redis.protocol.reports import ActorReport, EvaluatorReport
 from dppo_redis.service.logs import RateLimit
 from dppo_redis.service.shutdown import StopRequest
@@ -29,10 +29,6 @@ _MOST_FIRST_STARTS = 3
 _MOST_STARTS = 10
 _BROKER_START_S = 15.0
 _log = logging.getLogger("dppo")
-
-
-class RunFailedError(DppoError):
-    """A service ended in a way that supervisord will not mend."""
 
 
 class CrashLoopDetector:

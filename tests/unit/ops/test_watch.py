@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from dppo_redis.errors import ExitStatus
+from dppo_redis.errors import ExitStatus, RunFailedError
 from dppo_redis.protocol.reports import ActorReport
 from ops.fleet.supervisor import ProcessState
-from ops.screens.watch import CrashLoopDetector, Losses, RunFailedError
+from ops.screens.watch import CrashLoopDetector, Losses
 
 
 def process(pid: int) -> ProcessState:
