@@ -32,15 +32,18 @@ class Player:
         """Forget everything: an episode begins."""
         self._state: PolicyState | None = None
 
-    def act(self, observation: Any) -> Any:
-        """The action for one observation of the environment, as the environment takes it."""
+    def act(self, observation: Any, sampling: Generator | None = None) -> Any:
+        """The action for one observation of the environment, as the environment takes it.
+
+        `sampling` draws this one action.
+        """
         policy = self.policy
         row = policy.spec.observation.pack(observation)[None]
         if self._state is None:
             self._state = PolicyState(policy.spec, row)
         else:
             self._state.observe(row)
-        actions = policy.actions(self._state.outputs(policy), self._sampling)
+        actions = policy.actions(self._state.outputs(policy), sampling or self._sampling)
         return _only(policy.action.to_environment(actions))
 
 
