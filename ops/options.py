@@ -112,14 +112,16 @@ def read_options_of_run(kind: type[T], argv: Sequence[str] | None, prog: str, fi
     base, given = load_toml(file), parse_known(_BaseOptions, words, prog).config
     if given is not None:
         changes = load_toml(given).model_dump(exclude_unset=True)
-        base = RunConfig.model_validate(_merged(base.model_dump(), changes))
+        base = RunConfig.model_validate(merged(base.model_dump(), changes))
     return _parse(kind, words, prog, base)
 
 
-def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """`values` with `changes`, section by section."""
     sections = {
-        name: _merged(values[name], change) for name, change in changes.items() if isinstance(change, dict)
+        name: merged(before, change)
+        for name, change in changes.items()
+        if isinstance(change, dict) and isinstance(before := values.get(name), dict)
     }
     return {**values, **changes, **sections}
 

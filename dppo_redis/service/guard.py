@@ -2,8 +2,9 @@
 
 In some commands the user's environments run, and those are wild: they hold the interpreter's lock in a
 native call, crash, leave simulators and threads behind, take over signals. The guard runs none of that
-code. It passes signals on, ends a command that does not answer to them, limits a call of the user's code
-that the command's own watchdog cannot end, ends what was left behind, and reaps as process 1 has to.
+code. It passes signals on, stops a command whose owner has gone, ends one that does not answer to them,
+limits a call of the user's code that the command's own watchdog cannot end, ends what was left behind, and
+reaps as process 1 has to.
 """
 
 import atexit
@@ -20,7 +21,12 @@ from typing import NoReturn
 from dppo_redis.errors import ExitStatus
 from dppo_redis.service import user_code
 from dppo_redis.service.descendants import adopt_orphans, end_descendants, reap
-from dppo_redis.service.shutdown import PARENT_PID_VARIABLE, die_with_parent, kill_with_parent
+from dppo_redis.service.shutdown import (
+    OWNER_PID_VARIABLE,
+    PARENT_PID_VARIABLE,
+    die_with_parent,
+    kill_with_parent,
+)
 
 STOP_GRACE_S = 3.0  # after a signal, for a call of the user's code; the watchdog is at work before
 _LATE_S = 2.0  # over the limit of a call; the watchdog is at work before
@@ -41,13 +47,14 @@ def run_guarded(main: Callable[[], int]) -> int:
     watched = {number for number in _PASSED_ON if signal.getsignal(number) != signal.SIG_IGN}
     watched |= {signal.SIGTERM, signal.SIGINT}
     before = set(signal.pthread_sigmask(signal.SIG_BLOCK, {*watched, signal.SIGCHLD}))
+    owner = os.environ.pop(OWNER_PID_VARIABLE, None)
     guard, child = os.getpid(), os.fork()
     if not child:
         _run_as_child(main, guard, before)
     adopt_orphans()
     if PARENT_PID_VARIABLE in os.environ:
         die_with_parent()
-    return _Guard(child, watched).watch()
+    return _Guard(child, watched, None if owner is None else int(owner)).watch()
 
 
 def _run_as_child(main: Callable[[], int], guard: int, before: set[signal.Signals | int]) -> NoReturn:
@@ -83,9 +90,11 @@ def _end_process(status: int) -> NoReturn:
 class _Guard:
     """One child, and what was asked of it."""
 
-    def __init__(self, child: int, watched: set[signal.Signals]) -> None:
+    def __init__(self, child: int, watched: set[signal.Signals], owner: int | None = None) -> None:
+        """`owner` is the parent without which the command is to end."""
         self._child = child
         self._watched = watched
+        self._owner = owner
         self._stop: signal.Signals | None = None
         self._stopped_at = 0.0
         self._done_at: float | None = None
@@ -94,6 +103,7 @@ class _Guard:
         """Until the child has ended: its exit status."""
         while True:
             self._take_signal()
+            self._look_for_owner()
             status = reap().get(self._child)
             if status is None:
                 status = self._overdue()
@@ -113,6 +123,17 @@ class _Guard:
         if info.si_code != _KERNEL:
             with suppress(OSError):
                 os.kill(self._child, number)
+
+    def _look_for_owner(self) -> None:
+        """Stop the child once the owner has gone.
+
+        The kernel's own signal would come already when the thread of the owner ends that started this.
+        """
+        if self._owner is None or os.getppid() == self._owner or self._stop is not None:
+            return
+        self._stop, self._stopped_at = signal.SIGTERM, time.monotonic()
+        with suppress(OSError):
+            os.kill(self._child, signal.SIGTERM)
 
     def _overdue(self) -> int | None:
         """End a child that cannot end itself; its wait status then."""

@@ -26,6 +26,7 @@ from dppo_redis.service.ending import end_process
 
 SETTLED_AGE_S = 1.5  # above supervisord's startsecs=1
 PARENT_PID_VARIABLE = "DPPO_PARENT_PID"
+OWNER_PID_VARIABLE = "DPPO_OWNER_PID"  # of a program that has started a command for itself
 _PR_SET_PDEATHSIG = 1
 _SLICE_S = 0.05
 _ORPHAN_POLL_S = 0.5

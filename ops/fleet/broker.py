@@ -30,7 +30,7 @@ class Broker:
 
 def embedded(directory: Path, profile: str = "none") -> Broker:
     """The server of a run, its socket in a short private directory; `profile` names a file of ops/redis."""
-    socket = directory / "redis.sock"
+    socket = _socket_in(directory)
     command = [
         find_server(),
         str(PROFILES / f"{profile}.conf"),
@@ -40,7 +40,16 @@ def embedded(directory: Path, profile: str = "none") -> Broker:
         *("--dir", str(directory)),
         *("--maxmemory", _MAXMEMORY),
     ]
-    return Broker(command, f"unix://{socket}", socket)
+    return Broker(command, embedded_url(directory), socket)
+
+
+def embedded_url(directory: Path) -> str:
+    """The URL of the server whose socket lies in `directory`."""
+    return f"unix://{_socket_in(directory)}"
+
+
+def _socket_in(directory: Path) -> Path:
+    return directory / "redis.sock"
 
 
 def find_server() -> str:

@@ -4,6 +4,7 @@ Every service is a group of its own, so that priorities order the shutdown: acto
 evaluator, learner and broker. Waiting for Redis lives in the services, not in startretries.
 """
 
+import configparser
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -148,6 +149,16 @@ def _event_log(plan: FleetPlan, service: str) -> list[str]:
 
 def _value(value: object) -> str:
     return str(value).replace("%", "%%")
+
+
+def private_directory_in(configuration: Path) -> Path | None:
+    """The directory of the sockets of a fleet whose configuration was written; None where there is none."""
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read_string(configuration.read_text(encoding="utf-8"))
+        return Path(parser["unix_http_server"]["file"].replace("%%", "%")).parent
+    except (OSError, ValueError, KeyError, configparser.Error):
+        return None
 
 
 def check_path(path: Path | None) -> None:
