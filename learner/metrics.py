@@ -24,7 +24,7 @@ from learner.tensorboard_file import TensorBoardFile
 _log = logging.getLogger("dppo")
 
 
-def make_record(report: UpdateReport, **values: int | float | None) -> UpdateRecord:
+def make_record(report: UpdateReport, **values: int | float | dict[str, float] | None) -> UpdateRecord:
     """A record from an update's report and the loop's own numbers."""
     numbers = asdict(report)
     whole, by_staleness = numbers.pop("drift"), numbers.pop("drift_by_staleness")

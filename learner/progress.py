@@ -1,11 +1,38 @@
 """What the learner has done so far: counters that the checkpoint keeps and the status shows."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from dppo_redis.spaces.episode_metrics import MAX_NAMES, means
+
 EPISODES_AVERAGED = 100
+_METRICS = "metrics"  # the one part that a checkpoint may lack
+
+
+@dataclass
+class MetricWindow:
+    """Numbers that the environment reported, of the last 100 episodes that ended."""
+
+    episodes: deque[Mapping[str, float]] = field(default_factory=lambda: deque(maxlen=EPISODES_AVERAGED))
+    names: dict[str, None] = field(default_factory=dict)  # the first 32 of the run, in order
+    left_out: int = 0  # numbers of other names
+
+    def add(self, episodes: Iterable[Mapping[str, float]]) -> None:
+        """Add episodes, also those that reported nothing."""
+        for episode in episodes:
+            for name in episode:
+                if name in self.names or len(self.names) < MAX_NAMES:
+                    self.names[name] = None
+                else:
+                    self.left_out += 1
+            self.episodes.append({name: number for name, number in episode.items() if name in self.names})
+
+    @property
+    def means(self) -> dict[str, float]:
+        """The mean of each number over those of the last 100 episodes that have it."""
+        return means(self.episodes, self.names)
 
 
 @dataclass
@@ -22,8 +49,16 @@ class Progress:
     target_step: int | None = None
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=EPISODES_AVERAGED))
 
-    def add_update(self, steps: int, staleness: Sequence[int], returns: Sequence[float]) -> None:
-        """Count one update."""
+    metrics: MetricWindow = field(default_factory=MetricWindow)
+
+    def add_update(
+        self,
+        steps: int,
+        staleness: Sequence[int],
+        returns: Sequence[float],
+        metrics: Iterable[Mapping[str, float]] = (),
+    ) -> None:
+        """Count one update; `returns` and `metrics` are those of the episodes that ended in it."""
         self.update += 1
         self.trained_steps += steps
         self.rollouts += len(staleness)
@@ -31,6 +66,7 @@ class Progress:
         self.staleness_max = max(self.staleness_max, *staleness)
         self.episodes += len(returns)
         self.returns.extend(returns)
+        self.metrics.add(metrics)
 
     @property
     def staleness_mean(self) -> float:
@@ -53,13 +89,18 @@ class Progress:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for the checkpoint."""
-        return {**vars(self), "returns": list(self.returns)}
+        values = {**vars(self), "returns": list(self.returns)}
+        del values[_METRICS]
+        # Without numbers of the environment it is a checkpoint that an earlier release reads, too.
+        return {**values, _METRICS: list(self.metrics.episodes)} if self.metrics.names else values
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> "Progress":
         """Inverse of `to_dict`; raises KeyError where a counter is missing."""
-        missing = {f.name for f in fields(Progress)} - set(values)
+        missing = {f.name for f in fields(Progress)} - {_METRICS} - set(values)
         if missing:
             raise KeyError(f"no {', '.join(sorted(missing))}")
         returns = deque(values["returns"], maxlen=EPISODES_AVERAGED)
-        return Progress(**{**values, "returns": returns})
+        metrics = MetricWindow()
+        metrics.add(values.get(_METRICS, ()))
+        return Progress(**{**values, "returns": returns, _METRICS: metrics})

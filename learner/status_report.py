@@ -45,6 +45,7 @@ def status_of(training: Training, intake: Intake) -> LearnerStatus:
         save_error=saving.error,
         device=str(training.ppo.device),
         first_update_time=training.first_update_time,
+        metrics=progress.metrics.means,
     )
 
 

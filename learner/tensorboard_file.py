@@ -55,7 +55,8 @@ class TensorBoardFile:
         from tensorboard.compat.proto.summary_pb2 import Summary  # likewise
 
         # All curves in one event: one for each of them took a tenth of a small update's computing time.
-        numbers = (*curves(record), *_curves_by_staleness(record))
+        metrics = ((f"environment/{name}", mean) for name, mean in record.metrics.items())
+        numbers = (*curves(record), *_curves_by_staleness(record), *metrics)
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in numbers]
         assert writer.file_writer is not None
         writer.file_writer.add_summary(Summary(value=values), record.trained_steps)

@@ -14,6 +14,7 @@ from dppo_redis.protocol.config import CheckpointConfig, RunConfig
 from dppo_redis.protocol.lock_step import LockStep
 from dppo_redis.protocol.reports import Evaluation, UpdateRecord
 from dppo_redis.protocol.rollout import Rollout
+from dppo_redis.spaces.episode_metrics import MAX_NAMES, to_episodes
 from learner.checkpoint import Checkpoints, LearnerSnapshot, is_milestone
 from learner.clock import RecentRate, TrainingClock, WaitMeter
 from learner.goal import Finished, Goal, judge_goal
@@ -167,7 +168,10 @@ class Training:
         with naming_memory_settings(self.config.ppo):
             batch = stack(rollouts, staleness)
             report = self.ppo.update(batch, steps_before / self.config.total_steps)
-        self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist())
+        metrics = [of for one in rollouts for of in to_episodes(one.metrics, len(one.episode_returns))]
+        self.progress.add_update(batch.steps, staleness, batch.episode_returns.tolist(), metrics)
+        if self.progress.metrics.left_out:
+            self.warnings.add("metrics_names", f"the environment reports more than {MAX_NAMES} numbers")
         self._health.consider(report, self.progress.update)
         self.saving.trained(steps_before, self.progress.trained_steps)
         self.advance_clock()
@@ -210,6 +214,7 @@ class Training:
             version=version,
             wait_s=trained.waited_s,
             update_s=update_s,
+            metrics=self.progress.metrics.means,
         )
         self.metrics.write(record)
         if self.metrics.failure:

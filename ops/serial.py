@@ -156,6 +156,7 @@ class Serial:
             evaluations=self.evaluations.complete,
             target_step=finished.target_step if finished else None,
             train_return_mean=progress.return_mean,
+            metrics=progress.metrics.means,
             refused=self.sampling.failure_count.refused,
             learner_wait_share=training.waits.share(),
             warnings=training.warnings.texts,

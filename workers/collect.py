@@ -4,6 +4,8 @@ One policy forward for all N environments per step, log-probabilities for the wh
 once, arrays allocated once. Knows no Redis and no learner.
 """
 
+import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,12 +16,16 @@ from dppo_redis.policy.policy_state import PolicyState
 from dppo_redis.protocol.reports import ActorReport
 from dppo_redis.protocol.rollout import LAYOUTS, Rollout, allocate
 from dppo_redis.protocol.spec import Spec
+from dppo_redis.service.logs import RateLimit
 from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.spaces.episode_metrics import MAX_NAME, MAX_NAMES, EpisodeMetrics, to_arrays
 from dppo_redis.spaces.normaliser import discounted_returns
 from dppo_redis.spaces.observations import Array, BoolArray, FloatArray
 from workers.envs import Environments
 from workers.seeding import ActorSeeds
 from workers.vectorization import kind_of
+
+_log = logging.getLogger("dppo")
 
 
 class Collector:
@@ -46,6 +52,7 @@ class Collector:
         self._returns = np.zeros(environments.count)  # of the running episodes, float64
         self._discounted = np.zeros(environments.count)  # the same, discounted, where the spec asks for it
         self._lengths = np.zeros(environments.count, dtype=np.int64)
+        self._metrics = MetricNames()
         self.wanted_steps = spec.rollout_steps  # at least 1; may be set at any time, from any thread
         self.steps_done = 0  # of the running or last rollout
 
@@ -64,6 +71,7 @@ class Collector:
         state.forget_nonfinite()
         before = state.frames_before, state.memory
         finals: list[Array] = []
+        metrics: list[EpisodeMetrics] = []
         self.steps_done = 0
         for t in range(length):
             if self.steps_done >= self.wanted_steps:
@@ -81,15 +89,26 @@ class Collector:
             buffers.valid[t] = step.valid
             if step.final_observations is not None:
                 finals.append(step.final_observations)
+                metrics.extend(step.metrics)
             self.steps_done = t + 1
-        return self._finish(policy, finals, *before)
+        return self._finish(policy, finals, metrics, *before)
+
+    @property
+    def refused_metrics(self) -> int:
+        """Numbers of ended episodes that were left out for their names, so far."""
+        return self._metrics.refused
 
     def close(self) -> None:
         """Free the environments."""
         self.environments.close()
 
     def _finish(
-        self, policy: ActingPolicy, finals: list[Array], frames_before: Array, memory: FloatArray
+        self,
+        policy: ActingPolicy,
+        finals: list[Array],
+        metrics: list[EpisodeMetrics],
+        frames_before: Array,
+        memory: FloatArray,
     ) -> Rollout:
         buffers = _first_steps(self._buffers, self.steps_done)
         episode_returns, episode_lengths = self._episodes(buffers)
@@ -111,6 +130,7 @@ class Collector:
             discounted_returns=discounted,
             episode_returns=episode_returns,
             episode_lengths=episode_lengths,
+            metrics=to_arrays(metrics, self._metrics.known(metrics)),
         )
 
     def _episodes(self, buffers: Rollout) -> tuple[FloatArray, np.ndarray[tuple[int], np.dtype[np.int32]]]:
@@ -133,6 +153,37 @@ class Collector:
         return episode_returns.astype(np.float32), episode_lengths.astype(np.int32)
 
 
+class MetricNames:
+    """Names in the order of their first appearance, at most 32 of them; counts and logs what is left out."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+        self._rate_limit = RateLimit()
+        self.refused = 0  # numbers that were left out for their names
+
+    def known(self, episodes: Sequence[EpisodeMetrics]) -> tuple[str, ...]:
+        """The names that count, those of these episodes included."""
+        left_out: list[str] = []
+        for episode in episodes:
+            for name, _ in episode.numbers:
+                if name in self._names or len(self._names) < MAX_NAMES:
+                    self._names[name] = None
+                else:
+                    left_out.append(name)
+            left_out += episode.refused
+        self.refused += len(left_out)
+        if left_out and self._rate_limit.due():
+            _log.warning(
+                "%d numbers of the environment are left out, the first is named %s: a name is an identifier "
+                "of at most %d characters, and a run has at most %d names",
+                self.refused,
+                left_out[0],
+                MAX_NAME,
+                MAX_NAMES,
+            )
+        return tuple(self._names)
+
+
 def with_progress(report: ActorReport, collector: Collector, rollout_s: float) -> ActorReport:
     """A report with what the environments and the running or last rollout, of so many seconds, add to it."""
     return replace(
@@ -142,6 +193,7 @@ def with_progress(report: ActorReport, collector: Collector, rollout_s: float) -
         rollout_steps=collector.wanted_steps,
         rollout_steps_done=collector.steps_done,
         rollout_s=rollout_s,
+        refused_metrics=collector.refused_metrics,
     )
 
 

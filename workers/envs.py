@@ -20,6 +20,7 @@ from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.service.descendants import descendants
 from dppo_redis.service.ending import end_all
 from dppo_redis.service.process_state import TookTooLongError, interrupted_after, keeping_process_state
+from dppo_redis.spaces.episode_metrics import EpisodeMetrics, read_vector
 from dppo_redis.spaces.observations import Array, BoolArray, FloatArray, describe_observations
 from workers.watchdog import CallClock
 
@@ -37,6 +38,7 @@ class VectorStep(NamedTuple):
     truncated: BoolArray  # [N]
     valid: BoolArray  # [N], False for the dummy step of an automatic reset
     final_observations: Array | None  # [E, *row] of the environments that ended; None if none did
+    metrics: tuple[EpisodeMetrics, ...] = ()  # E, what the episodes that ended reported
 
     @property
     def begins(self) -> BoolArray:
@@ -148,11 +150,13 @@ class Environments:
             terminated, truncated = terminated & valid, truncated & valid
             rewards = np.where(valid, rewards, np.float32(0))
         self._ended = ended = terminated | truncated
-        self._resetting, final = False, None
+        self._resetting, final, metrics = False, None, tuple[EpisodeMetrics, ...]()
         if np.count_nonzero(ended):  # a third of the time of any()
             self._resetting = self.mode is AutoresetMode.NEXT_STEP
             final, observations = self._final(observations, ended, infos)
-        return VectorStep(observations, rewards, terminated, truncated, valid, final)
+            is_reset = self.mode is AutoresetMode.SAME_STEP
+            metrics = read_vector(infos, np.flatnonzero(ended).tolist(), is_reset)
+        return VectorStep(observations, rewards, terminated, truncated, valid, final, metrics)
 
     def _final(self, observations: Array, ended: BoolArray, infos: dict[str, Any]) -> tuple[Array, Array]:
         """True final observations [E, *row] of the ended ones, and what to act on next [N, *row]."""

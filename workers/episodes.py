@@ -16,6 +16,7 @@ from dppo_redis.policy.policy_state import PolicyState
 from dppo_redis.protocol.reports import Evaluation
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.spaces.episode_metrics import means
 from dppo_redis.spaces.observations import BoolArray
 from workers.envs import Environments
 from workers.evaluation_copies import EvaluationCopies
@@ -44,6 +45,7 @@ class Scores:
         self.returns = np.zeros(self.planned)
         self.lengths = np.zeros(self.planned, dtype=np.int64)
         self.ended: BoolArray = np.zeros(self.planned, dtype=np.bool_)
+        self.metrics: dict[int, dict[str, float]] = {}  # by episode, of those that reported any
 
 
 class EpisodePlayer:
@@ -102,6 +104,7 @@ class EpisodePlayer:
             episodes=len(returns),
             planned=len(seeds),
             complete=bool(ended.all()),
+            metrics=means(scores.metrics[episode] for episode in sorted(scores.metrics)),
         )
 
     def _play(
@@ -191,6 +194,9 @@ def _play_all(
         scores.lengths[episode[playing]] += 1
         ended = playing & (step.terminated | step.truncated)
         scores.ended[episode[ended]] = True
+        for copy, metrics in zip(np.flatnonzero(step.terminated | step.truncated), step.metrics, strict=True):
+            if ended[copy] and metrics.numbers:
+                scores.metrics[int(episode[copy])] = dict(metrics.numbers)
         episode[ended] += count
         playing &= episode < episodes.stop
     return True

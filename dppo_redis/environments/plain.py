@@ -9,6 +9,7 @@ import numpy as np
 from dppo_redis.environments.masks import MASK, read_mask
 from dppo_redis.service.process_state import keeping_signals
 from dppo_redis.spaces.actions import ActionSpec, describe_actions
+from dppo_redis.spaces.episode_metrics import NOTHING, REPORTED, read_episode
 from dppo_redis.spaces.observations import Array, MaskSpace
 
 _FLAG = (bool, np.bool_)
@@ -45,9 +46,9 @@ def copy_innermost(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
 class PlainEnvironment(gymnasium.Wrapper[Any, Any, Any, Any]):
     """One environment as our vectors want it.
 
-    It keeps `info` from them, which they cannot stack where its types vary; copies each observation,
-    as environments reuse their buffers; puts the action mask beside the observation; and makes flags of
-    what they would misread: to them [False] is true.
+    It keeps `info` from them, which they cannot stack where its types vary, but for the numbers of an
+    episode that ends; copies each observation, as environments reuse their buffers; puts the action mask
+    beside the observation; and makes flags of what they would misread: to them [False] is true.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], masked: bool) -> None:
@@ -65,13 +66,22 @@ class PlainEnvironment(gymnasium.Wrapper[Any, Any, Any, Any]):
         observation, reward, terminated, truncated, info = self.env.step(action)
         if not (isinstance(reward, float) and isinstance(terminated, _FLAG) and isinstance(truncated, _FLAG)):
             reward, terminated, truncated = plain_numbers(reward, terminated, truncated)
-        return self._observe(observation, info), reward, terminated, truncated, {}
+        observed = self._observe(observation, info)
+        if terminated or truncated:
+            return observed, reward, terminated, truncated, _episode_info(info)
+        return observed, reward, terminated, truncated, {}
 
     def _observe(self, observation: Any, info: dict[str, Any]) -> Any:
         observation = copy.deepcopy(observation)
         if not self._masked:
             return observation
         return {"observation": observation, MASK: read_mask(info.get(MASK), self._action)}
+
+
+def _episode_info(info: dict[str, Any]) -> dict[str, Any]:
+    """What vectors are told of an episode that ends: one value, which they cannot round or mix up."""
+    metrics = read_episode(info)
+    return {} if metrics is NOTHING else {REPORTED: metrics}
 
 
 def plain_numbers(reward: Any, terminated: Any, truncated: Any) -> tuple[float, bool, bool]:

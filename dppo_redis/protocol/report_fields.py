@@ -2,12 +2,16 @@
 
 import json
 import math
+import sys
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from dppo_redis.spaces.episode_metrics import is_name
+
+_MOST = sys.float_info.max
 Fields = dict[str, str | int | float]  # as Redis and a csv file take them
 R = TypeVar("R")
 V = TypeVar("V")
@@ -29,7 +33,7 @@ class Column:
     """A field of a report as its annotation has it."""
 
     name: str
-    kind: type[Any]  # str, int, float, bool, tuple (of texts) or another report
+    kind: type[Any]  # str, int, float, bool, tuple (of texts), dict (of numbers) or another report
     nothing: Any  # stands for what is missing: None where the field may be that, else 0 or empty
     unit: Unit
 
@@ -50,7 +54,8 @@ def _columns(report: Any) -> tuple[Column, ...]:
 
 
 def _column(name: str, hint: Any, unit: Unit) -> Column:
-    kinds = (tuple,) if get_origin(hint) is tuple else get_args(hint) or (hint,)
+    origin = get_origin(hint)
+    kinds = (origin,) if origin in (tuple, dict) else get_args(hint) or (hint,)
     kind = kinds[0]
     return Column(name, kind, None if NoneType in kinds or is_dataclass(kind) else kind(), unit)
 
@@ -67,8 +72,8 @@ def to_fields(*reports: Any) -> Fields:
 
 
 def _as_text(value: Any) -> str | int | float:
-    """Texts become one JSON list, flags 1 or 0, None becomes empty text."""
-    if isinstance(value, tuple):
+    """Texts become one JSON list, named numbers one JSON object, flags 1 or 0, None becomes empty text."""
+    if isinstance(value, tuple | dict):
         return json.dumps(value)
     if isinstance(value, bool):
         return int(value)
@@ -130,6 +135,11 @@ def from_whole_fields(report: type[R], stored: Mapping[str, str]) -> R | None:
 
 
 def _exactly(column: Column, text: str) -> Any:
+    if column.kind is dict:
+        numbers = _read_numbers(text)
+        if numbers is None:
+            raise ValueError(f"{column.name} is no JSON object")
+        return numbers
     return bool(int(text)) if column.kind is bool else column.kind(text)
 
 
@@ -147,7 +157,11 @@ def from_json(report: type[R], text: str) -> R:
 
 def _from_object(report: type[R], values: Mapping[str, Any]) -> R:
     values = with_present_names(report, values)
-    defaults = {one.name for one in fields(cast(Any, report)) if one.default is not MISSING}
+    defaults = {
+        one.name
+        for one in fields(cast(Any, report))
+        if one.default is not MISSING or one.default_factory is not MISSING
+    }
     known = [column for column in columns(report) if column.name in values or column.name not in defaults]
     return report(**{column.name: _from_value(column, values[column.name]) for column in known})
 
@@ -163,6 +177,8 @@ def _read(column: Column, text: str | None, finite: bool) -> Any:
         return column.nothing if text is None else text
     if column.kind is tuple:
         return _read_texts(text)
+    if column.kind is dict:
+        return _read_numbers(text) or {}
     try:
         value = float(text)
     except ValueError:
@@ -178,3 +194,15 @@ def _read_texts(text: str) -> tuple[str, ...]:
     except ValueError:
         return ()
     return tuple(value for value in values if isinstance(value, str)) if isinstance(values, list) else ()
+
+
+def _read_numbers(text: str) -> dict[str, float] | None:
+    """Inverse of a JSON object of named numbers; what is none of these is left out. None: no object."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(values, dict):
+        return None
+    numbers = {name: x for name, x in values.items() if is_name(name) and type(x) in (int, float)}
+    return {name: float(x) for name, x in numbers.items() if -_MOST <= x <= _MOST}

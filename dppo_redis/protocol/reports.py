@@ -5,7 +5,7 @@ names of two reports may mean different things. Nothing outside this file reads 
 `report_fields.py` writes and reads them all, `run_status.py` finds them in Redis.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from dppo_redis.protocol.ledger import Ledger, Outcome
@@ -41,6 +41,7 @@ class LearnerStatus:
     save_error: str  # why the last one could not be saved; empty when it was
     device: str  # where the network is trained
     first_update_time: Annotated[float, Unit("s since 1970", digits=3)]  # end of this process's first update
+    metrics: dict[str, float] = field(default_factory=dict)  # environment's, over the same 100 episodes; JSON
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class ActorReport:
     rollout_steps: Annotated[int | None, Unit("steps")] = None  # length of the rollout it samples now
     rollout_steps_done: Annotated[int | None, Unit("steps")] = None  # of these
     rollout_s: Annotated[float | None, Unit("s", digits=3)] = None  # it takes so far; the last one took
+    refused_metrics: int | None = None  # numbers of its environments that were left out for their names
     host: str = ""  # where it runs; the registry adds this and the next three
     pid: int | None = None  # of its process
     place: str = ""  # where that number counts: start of the machine (random), namespace of processes
@@ -142,6 +144,7 @@ class UpdateRecord:
     drift_by_staleness: str  # JSON: {"1": {"rows": ..., "ratio": ..., "kl": ..., ...}, "2": ...}
     outlier_observations: Annotated[int, Unit("rows")]  # too far out for the statistics; held back
     outlier_rewards: Annotated[int, Unit("rows")]  # likewise, for the statistics of returns
+    metrics: dict[str, float] = field(default_factory=dict)  # environment's, last 100 training episodes; JSON
 
 
 EVALUATED = "evaluation_steps"  # the column of an UpdateRecord that tells one evaluation from the next
@@ -161,6 +164,7 @@ class Evaluation:
     episodes: int  # that were played to their end
     planned: int = 0  # episodes; 0 where an earlier release wrote it
     complete: bool = True  # whether all of these were played; else short ones are too many
+    metrics: dict[str, float] = field(default_factory=dict)  # environment's, means over these episodes; JSON
 
 
 @dataclass(frozen=True)
@@ -252,6 +256,7 @@ class RunSummary:
     evaluations: int = 0  # that are complete
     target_step: int | None  # settled_steps at which the target was met
     train_return_mean: float | None  # of the last 100 training episodes
+    metrics: dict[str, float] = field(default_factory=dict)  # environment's, over the same episodes
     staleness: Annotated[StalenessSummary | None, Unit(left_out=True)] = None  # of a fleet
     ledger: Annotated[BooksSummary | None, Unit(left_out=True)] = None  # of a fleet
     actors: Annotated[int | None, Unit(left_out=True)] = None  # that ever joined a fleet
@@ -275,3 +280,4 @@ class PolicyScore:
     episodes: int  # played
     update: int  # of the weights that played
     trained_steps: Annotated[int, Unit("steps")]  # of the weights that played
+    metrics: dict[str, float] = field(default_factory=dict)  # environment's, means over these episodes

@@ -6,14 +6,15 @@ batch follow from them. No socket, clock or file. What the flags mean for a retu
 `learner/ppo/advantages.py` alone.
 """
 
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import numpy as np
 import numpy.typing as npt
 
 from dppo_redis.errors import WireError
 from dppo_redis.protocol.spec import Spec
+from dppo_redis.spaces.episode_metrics import MAX_NAMES, is_name
 from dppo_redis.spaces.features import mask
 from dppo_redis.spaces.observations import Array, BoolArray, FloatArray, all_finite
 
@@ -60,6 +61,9 @@ class Rollout:
     episode_returns: Annotated[FloatArray, Layout("E", "float32")]
     # [E], lengths of these episodes in steps.
     episode_lengths: Annotated[npt.NDArray[np.int32], Layout("E", "int32")]
+    # What the environment reported of these episodes, as MetricArrays; Any, as arrays are given by name.
+    # No part of the table: it travels only where there is something.
+    metrics: Any = field(default_factory=dict, kw_only=True)
 
     @property
     def steps(self) -> int:
@@ -73,7 +77,9 @@ class Rollout:
 
 
 Form = tuple[tuple[int, ...], np.dtype[Any]]  # shape and dtype
-LAYOUTS: dict[str, Layout] = {f.name: get_args(f.type)[1] for f in fields(Rollout)}
+LAYOUTS: dict[str, Layout] = {
+    f.name: get_args(f.type)[1] for f in fields(Rollout) if get_origin(f.type) is Annotated
+}
 ARRAY_NAMES = tuple(LAYOUTS)
 OBSERVATION_NAMES = tuple(n for n, layout in LAYOUTS.items() if layout.row in ("observation", "frames"))
 _FLOATS = tuple(n for n, layout in LAYOUTS.items() if layout.row in ("float32", "float64", "memory"))
@@ -158,6 +164,10 @@ def check_layout(rollout: Rollout, spec: Spec) -> None:
     ended = int(np.count_nonzero(rollout.ends))
     for name, (shape, dtype) in array_forms(spec, n, ended, t).items():
         _check_array(name, getattr(rollout, name), shape, dtype)
+    if len(rollout.metrics) > MAX_NAMES or not all(map(is_name, rollout.metrics)):
+        raise WireError("shape", "metrics with names that no actor sends")
+    for name, array in rollout.metrics.items():
+        _check_array(name, array, (ended,), _FLOAT64)
 
 
 def check_values(rollout: Rollout, spec: Spec) -> None:
@@ -171,6 +181,8 @@ def check_values(rollout: Rollout, spec: Spec) -> None:
     for name in _FLOATS:
         if not all_finite(getattr(rollout, name)):
             raise WireError("nonfinite", name)
+    if any(np.isinf(array).any() for array in rollout.metrics.values()):
+        raise WireError("nonfinite", "metrics")
     _check_actions(rollout, spec)
     _check_log_probs(rollout, spec)
     if (rollout.ends & ~rollout.valid).any():

@@ -21,6 +21,7 @@ from dppo_redis.protocol.config import MAX_PAYLOAD_BYTES as MAX_PAYLOAD_BYTES
 from dppo_redis.protocol.rollout import ARRAY_NAMES, OBSERVATION_NAMES, Rollout
 from dppo_redis.protocol.spec import WIRE_SCHEMA, Spec
 from dppo_redis.protocol.weights import Weights
+from dppo_redis.spaces.episode_metrics import METRICS
 from dppo_redis.spaces.observations import Array, all_finite
 
 MAX_ARRAYS = 1024
@@ -40,12 +41,17 @@ assert sys.byteorder == "little", "the wire format is little-endian"
 
 
 def encode_rollout(rollout: Rollout) -> bytes:
-    """Pack a rollout's arrays.
+    """Pack a rollout's arrays; its metrics, a message of their own, only where it has some.
+
+    A release before these passes over them.
 
     Raises:
         WireError: an array of a dtype that does not travel, or a payload above the limit.
     """
-    return _pack({name: getattr(rollout, name) for name in ARRAY_NAMES}, {})
+    arrays = {name: getattr(rollout, name) for name in ARRAY_NAMES}
+    if not rollout.metrics:
+        return _pack(arrays, {})
+    return _pack(arrays, {METRICS: _pack(dict(rollout.metrics), {})})
 
 
 def frame(rollout: Rollout) -> list[bytes]:
@@ -72,13 +78,18 @@ def decode_rollout(payload: bytes, spec: Spec) -> Rollout:
     Raises:
         WireError: reason `schema` or `undecodable`.
     """
-    arrays, _ = _unpack(payload, most_arrays=_MOST_ROLLOUT_ARRAYS)
+    arrays, others = _unpack(payload, most_arrays=_MOST_ROLLOUT_ARRAYS)
     if set(arrays) != set(ARRAY_NAMES):
         raise WireError("undecodable", f"a rollout has other arrays than {sorted(arrays)}")
     for name in OBSERVATION_NAMES:
         arrays[name] = _as_rows(arrays[name], spec.observation.row_dtype)
     arrays["actions"] = _as_rows(arrays["actions"], spec.action.wire_dtype)
-    return Rollout(**arrays)
+    metrics = others.get(METRICS)
+    if metrics is None:
+        return Rollout(**arrays)
+    if not isinstance(metrics, bytes):
+        raise WireError("undecodable", "metrics that are no message of ours")
+    return Rollout(**arrays, metrics=_unpack(metrics, most_arrays=_MOST_ROLLOUT_ARRAYS)[0])
 
 
 def _as_rows(array: Array, dtype: np.dtype[Any]) -> Array:
@@ -134,8 +145,9 @@ def sha256(blob: bytes) -> str:
     return hashlib.sha256(blob).hexdigest()
 
 
-def _pack(arrays: dict[str, Array], scalars: dict[str, int | str]) -> bytes:
+def _pack(arrays: dict[str, Array], scalars: dict[str, int | str | bytes]) -> bytes:
     size = sum(array.nbytes for array in arrays.values())
+    size += sum(len(value) for value in scalars.values() if isinstance(value, bytes))
     if size > MAX_PAYLOAD_BYTES:
         raise WireError("size", f"{size} bytes of arrays, the limit is {MAX_PAYLOAD_BYTES}")
     if len(arrays) > MAX_ARRAYS:

@@ -67,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         episodes=result.episodes,
         update=result.update,
         trained_steps=result.trained_steps,
+        metrics=result.metrics,
     )
     if options.json:
         answer(json.dumps(to_json(score)))

@@ -46,6 +46,7 @@ def status_json(status: RunStatus) -> dict[str, Any]:
         "reason": status.control.reason or None,
         "learner": {name: _plain(value) for name, value in sorted(status.fields.items())},
         "missing": list(status.keeper.missing),
+        "metrics": status.learner.metrics,
         "learner_wait_share": status.learner.learner_wait_share,
         "age_s": status.age_s if status.age_s is None else round(status.age_s, 1),
         "ledger": to_json(status.books),

@@ -58,6 +58,7 @@ def _of_status(status: RunStatus, config: RunConfig, run_dir: Path) -> RunSummar
         evaluations=status.evaluator.evaluations,
         target_step=status.control.target_step,
         train_return_mean=learner.return_mean,
+        metrics=learner.metrics,
         staleness=StalenessSummary(learner.staleness_mean, learner.staleness_max, config.staleness_limit),
         ledger=status.books,
         actors=len(status.actors),

@@ -69,6 +69,7 @@ _ENTRY_POINTS = {
     "Simulated-v0": "numbered:Simulated",
     "Numbered-v0": "numbered:Numbered",
     "Computing-v0": "faults:Computing",
+    "Reporting-v0": "reporting:Reporting",
 }
 
 gymnasium.register(

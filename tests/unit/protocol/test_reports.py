@@ -45,7 +45,7 @@ REPORTS = [
     if isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == reports.__name__
 ]
 EVALUATION = Evaluation(3, 2, 128, 130, 21.5, 0.5, 21.5, 20)
-_SINCE_LATER = ("planned", "complete")  # fields that earlier releases did not write
+_SINCE_LATER = ("planned", "complete", "metrics")  # fields that earlier releases did not write
 
 
 def nothing(kind: type[Any]) -> Any:
@@ -59,9 +59,9 @@ class TestFields:
             "state alarm warnings dropped_by_actor update trained_steps budget_steps target_return train_s "
             "steps_per_s steps_per_s_recent return_mean episodes staleness_mean staleness_recent "
             "staleness_max stale_share staleness_limit learner_wait_share checkpoint_update "
-            "checkpoint_time save_failures save_error device first_update_time trained stale duplicate "
-            "refused lost settled_steps env_steps epoch version learner actors planned_actors missing "
-            "actor_wait_share backlog_high "
+            "checkpoint_time save_failures save_error device first_update_time metrics trained stale "
+            "duplicate refused lost settled_steps env_steps epoch version learner actors planned_actors "
+            "missing actor_wait_share backlog_high "
             "rollout_steps entries_added backlog imbalance stream_bytes valve_bytes time"
         )
 
@@ -69,7 +69,7 @@ class TestFields:
         assert " ".join(to_fields(ActorReport())) == (
             "boot version epoch pushes last_push steps fps wait_share refused ambiguous refused_full "
             "last_error deaths killed last_death vectorization step_ms rollout_steps rollout_steps_done "
-            "rollout_s host pid place time"
+            "rollout_s refused_metrics host pid place time"
         )
 
     def test_metrics_csv_has_these_columns_in_this_order(self) -> None:
@@ -78,7 +78,7 @@ class TestFields:
             "evaluation_steps staleness_mean staleness_max version wait_s update_s policy_loss value_loss "
             "entropy approx_kl clip_fraction explained_variance ratio_error learning_rate gradient_steps "
             "skipped_steps drift_ratio drift_kl drift_clip_fraction drift_effective_share "
-            "drift_by_staleness outlier_observations outlier_rewards"
+            "drift_by_staleness outlier_observations outlier_rewards metrics"
         )
 
     def test_numbers_are_rounded_where_they_are_written_and_none_is_empty_text(self) -> None:
@@ -166,8 +166,8 @@ class TestSummary:
     def test_a_serial_run_has_no_values_of_a_fleet_and_a_fleet_has_them_in_this_order(self) -> None:
         assert " ".join(to_json(make_summary(refused=0))) == (
             "reason settled_steps env_steps trained_steps wall_s train_s first_update_s end_s steps_per_s "
-            "updates return_mean return_episodes "
-            "evaluation evaluations target_step train_return_mean learner_wait_share refused warnings run_dir"
+            "updates return_mean return_episodes evaluation evaluations target_step "
+            "train_return_mean metrics learner_wait_share refused warnings run_dir"
         )
         fleet = to_json(
             make_summary(
@@ -181,7 +181,7 @@ class TestSummary:
         assert " ".join(fleet) == (
             "reason settled_steps env_steps trained_steps wall_s train_s first_update_s end_s steps_per_s "
             "updates version return_mean return_episodes evaluation evaluations target_step "
-            "train_return_mean staleness ledger actors actor_wait_share learner_wait_share warnings run_dir"
+            "train_return_mean metrics staleness ledger actors actor_wait_share learner_wait_share warnings run_dir"
         )
         assert fleet["staleness"] == {"mean": 0.5, "max": 1, "limit": 4}
         assert (

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from dppo_redis.environments.inspect import inspect
 from dppo_redis.environments.make import make_vector
 from dppo_redis.errors import EnvironmentBrokenError, WireError
 from dppo_redis.protocol.config import EnvValue
-from dppo_redis.protocol.rollout import Rollout, validate
+from dppo_redis.protocol.rollout import ARRAY_NAMES, Rollout, validate
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.spaces.observations import FloatArray, ObservationSpec
 from learner.ppo.advantages import gae, successor_values
@@ -228,7 +227,7 @@ def test_episode_statistics_agree_with_a_walk_over_all_rows() -> None:
     spec, environments = cart_pole(rollout_steps=16, count=5)
     collector = make_collector(environments, spec)
     rollouts = [copied(collector.collect(make_policy(spec))) for _ in range(12)]
-    joined = {f.name: np.concatenate([getattr(r, f.name) for r in rollouts]) for f in fields(Rollout)}
+    joined = {name: np.concatenate([getattr(r, name) for r in rollouts]) for name in ARRAY_NAMES}
     ends = joined["terminated"] | joined["truncated"]
     returns, lengths = slow_episodes(joined["rewards"], ends, joined["valid"])
     assert len(returns) > 20

@@ -81,7 +81,8 @@ def test_both_flags_travel_as_the_environment_set_them(
 def test_a_step_is_of_fixed_dtypes(mode: AutoresetMode) -> None:
     environments = make_environments("tests.envs:SecretlyFloat64-v0", mode=mode)
     for step in played(environments, 5):
-        found = {name: str(array.dtype) for name, array in step._asdict().items() if array is not None}
+        arrays = {name: x for name, x in step._asdict().items() if isinstance(x, np.ndarray)}
+        found = {name: str(array.dtype) for name, array in arrays.items()}
         floats = dict.fromkeys(found.keys() & {"observations", "rewards", "final_observations"}, "float32")
         assert found == {**dict.fromkeys(["terminated", "truncated", "valid"], "bool"), **floats}
 

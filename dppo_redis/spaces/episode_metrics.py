@@ -1,0 +1,164 @@
+"""Numbers that an environment reports of an episode at its end: `is_success`, and what is under `metrics`.
+
+Read from `info` of one environment or of a vector of them, and laid out as arrays. Names come from the
+user's code: only short identifiers are kept, and a character that separates words becomes `_`. Pure.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+SUCCESS = "is_success"
+METRICS = "metrics"
+REPORTED = "dppo_episode"  # key of an info under which PlainEnvironment hands an EpisodeMetrics to its vector
+MAX_NAMES = 32  # in a run
+MAX_NAME = 40  # characters
+_MOST_LOOKED_AT = 1000  # entries of one info
+_MOST_REFUSED = 8  # names that are shown
+_NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_]{{0,{MAX_NAME - 1}}}")
+_SEPARATORS = str.maketrans("-./: ", "_____")
+_NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
+MetricArrays = Mapping[str, npt.NDArray[np.float64]]  # name -> [E], NaN where an episode has none
+
+
+class EpisodeMetrics(NamedTuple):
+    """What one episode reported."""
+
+    numbers: tuple[tuple[str, float], ...] = ()  # finite, each name once
+    refused: tuple[str, ...] = ()  # the first names that cannot be used, as they may be printed
+
+
+NOTHING = EpisodeMetrics()
+
+
+def is_name(name: object) -> bool:
+    """Whether a number may have this name."""
+    return isinstance(name, str) and len(name) <= MAX_NAME and _NAME.fullmatch(name) is not None
+
+
+def read_episode(info: object) -> EpisodeMetrics:
+    """The finite numbers that the last `info` of an episode holds; flags count as 0 and 1.
+
+    What is no finite number is left out. A name that cannot be used is refused, and the others stay.
+    """
+    if not isinstance(info, Mapping) or not (SUCCESS in info or METRICS in info):
+        return NOTHING
+    reported = info.get(METRICS)
+    pairs = [(SUCCESS, info.get(SUCCESS))]
+    if isinstance(reported, Mapping):
+        pairs += islice(reported.items(), _MOST_LOOKED_AT)
+    numbers: dict[str, float] = {}
+    refused: list[str] = []
+    for raw, value in pairs:
+        number = _number(value)
+        if number is None:
+            continue
+        name = raw.translate(_SEPARATORS) if isinstance(raw, str) and len(raw) <= MAX_NAME else ""
+        if is_name(name) and name not in numbers and len(numbers) < MAX_NAMES:
+            numbers[name] = number
+        elif len(refused) < _MOST_REFUSED:
+            refused.append(_printed(raw))
+    return EpisodeMetrics(tuple(numbers.items()), tuple(refused))
+
+
+def _number(value: object) -> float | None:
+    """A finite number; an array of one counts as that one. None: it is none."""
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.item()
+    if not isinstance(value, _NUMBERS):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _printed(name: object) -> str:
+    """A name of whatever kind and length, as a log may show it."""
+    return ascii(name[:MAX_NAME]) if isinstance(name, str) else f"a {type(name).__name__}"
+
+
+def read_vector(
+    infos: Mapping[str, Any], places: Sequence[int], is_reset: bool
+) -> tuple[EpisodeMetrics, ...]:
+    """Of each environment that ended, by its place, what it reported.
+
+    Args:
+        infos: of a vector step: from PlainEnvironment, as gymnasium stacks them, or one mapping for each.
+        places: of the environments that ended.
+        is_reset: these begin anew in the same step, so that what they reported stands under `final_info`.
+    """
+    source = infos.get("final_info", infos) if is_reset else infos
+    if isinstance(source, Mapping) and not (REPORTED in source or SUCCESS in source or METRICS in source):
+        return (NOTHING,) * len(places)
+    return tuple(_of_place(source, place) for place in places)
+
+
+def _of_place(source: Any, place: int) -> EpisodeMetrics:
+    try:
+        if not isinstance(source, Mapping):
+            return read_episode(source[place])
+        if REPORTED in source:
+            ours = source[REPORTED][place]
+            return ours if isinstance(ours, EpisodeMetrics) else NOTHING
+        reported = source.get(METRICS)
+        if isinstance(reported, Mapping):
+            reported = {name: _at(reported, name, place) for name in _stacked_names(reported)}
+        elif reported is not None:
+            reported = _at(source, METRICS, place)
+        return read_episode({SUCCESS: _at(source, SUCCESS, place), METRICS: reported})
+    except (TypeError, IndexError, KeyError, ValueError):  # stacked in a way that is not gymnasium's
+        return NOTHING
+
+
+def _stacked_names(stacked: Mapping[Any, Any]) -> list[Any]:
+    """Names of values; gymnasium keeps beside each a mask that is named like it, after an underscore."""
+    names = islice(stacked, 2 * _MOST_LOOKED_AT)
+    return [name for name in names if not (isinstance(name, str) and name[:1] == "_" and name[1:] in stacked)]
+
+
+def _at(stacked: Mapping[Any, Any], name: Any, place: int) -> Any:
+    """The value of one environment; None where the mask beside it says that it has none."""
+    mask = stacked.get(f"_{name}") if isinstance(name, str) else None
+    if name not in stacked or (mask is not None and not mask[place]):
+        return None
+    return stacked[name][place]
+
+
+def to_arrays(episodes: Sequence[EpisodeMetrics], names: Iterable[str]) -> MetricArrays:
+    """Arrays [E] of the numbers of E episodes under these names; none of a name that no episode has."""
+    arrays = {name: np.full(len(episodes), np.nan) for name in names}
+    found = set()
+    for row, episode in enumerate(episodes):
+        for name, number in episode.numbers:
+            if name in arrays:
+                arrays[name][row] = number
+                found.add(name)
+    return {name: array for name, array in arrays.items() if name in found}
+
+
+def to_episodes(arrays: MetricArrays, ended: int) -> list[dict[str, float]]:
+    """Inverse of `to_arrays`: what each of E episodes reported."""
+    episodes: list[dict[str, float]] = [{} for _ in range(ended)]
+    for name, array in arrays.items():
+        for row in np.flatnonzero(~np.isnan(array)):
+            episodes[row][name] = float(array[row])
+    return episodes
+
+
+def means(episodes: Iterable[Mapping[str, float]], names: Iterable[str] | None = None) -> dict[str, float]:
+    """The mean of each number over the episodes that have it, in order of first appearance or of `names`."""
+    values: dict[str, list[float]] = {} if names is None else {name: [] for name in names}
+    for episode in episodes:
+        for name, number in episode.items():
+            if names is None and len(values) < MAX_NAMES:
+                values.setdefault(name, [])
+            if name in values:
+                values[name].append(number)
+    return {name: math.fsum(of) / len(of) for name, of in values.items() if of}
