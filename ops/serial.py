@@ -27,6 +27,7 @@ from learner.checkpoint import LearnerSnapshot
 from learner.metrics import MetricsFiles
 from learner.training import Training
 from learner.warm_start import begin_or_go_on
+from ops.screens.tables import describe_metrics
 from ops.serial_evaluation import SerialEvaluations
 from ops.serial_sampling import PolicyHistory, Sampling, make_sampling
 
@@ -125,9 +126,10 @@ class Serial:
             return
         self.next_line = time.monotonic() + _LINE_PERIOD_S
         progress, evaluation = self.training.progress, self.training.evaluation
+        metrics = ", " + describe_metrics(progress.metrics.means, 4) if progress.metrics.names else ""
         line = (
             f"{progress.trained_steps}/{self.config.total_steps} steps, {progress.steps_per_s():.0f}/s, "
-            f"update {progress.update}, return {progress.return_mean or 0:.1f}, "
+            f"update {progress.update}, return {progress.return_mean or 0:.1f}{metrics}, "
             f"evaluation {f'{evaluation.return_mean:.1f}' if evaluation else '-'}"
         )
         self.console.print(line, highlight=False, soft_wrap=True)

@@ -19,6 +19,7 @@ from ops.policies.intervals import half_width
 from ops.policies.limits import under_limit
 from ops.policies.load_policy import LoadedPolicy, check_playing, load_policy
 from ops.policies.which_run import find_run_directory
+from ops.screens.tables import describe_metrics
 from workers.episodes import evaluate
 from workers.seeding import NO_VERSION, evaluation_seeds
 
@@ -73,15 +74,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         answer(json.dumps(to_json(score)))
     else:
         how = "stochastic" if options.stochastic else "greedy"
-        interval = "" if half is None else f" ± {half:.2f} (95 %)"
+        interval = "" if half is None else f", 95 % interval {mean - half:.2f} to {mean + half:.2f}"
         episodes = "1 episode" if result.episodes == 1 else f"{result.episodes} episodes"
         if not result.complete:
             episodes = f"{result.episodes} of {result.planned} episodes, as the others did not end"
+        metrics = f", {describe_metrics(result.metrics)}" if result.metrics else ""
         answer(
             f"{loaded.run}, {loaded.checkpoint} ({result.trained_steps:,} steps): "
             f"return {result.return_mean:.2f}{interval}, "
             f"standard deviation {result.return_std:.2f}, "
-            f"mean length {result.length_mean:.1f}, over {episodes}, {how}"
+            f"mean length {result.length_mean:.1f}{metrics}, over {episodes}, {how}"
         )
     return ExitStatus.DONE
 

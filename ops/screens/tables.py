@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -90,8 +91,9 @@ def _summary_rows(summary: RunSummary) -> list[tuple[str, str]]:
         ("ended", f"{summary.reason}{target}"),
         ("evaluation", f"{_number(summary.return_mean)} over {summary.return_episodes} greedy episodes"),
         ("training return", f"{_number(summary.train_return_mean)} over the last 100 episodes"),
+        *_metric_rows(summary),
         ("steps", f"{summary.settled_steps:,} sampled, {summary.trained_steps:,} trained on"),
-        ("time", f"{summary.train_s:.1f} s training, {summary.wall_s:.1f} s in all"),
+        ("time", f"{summary.train_s:.1f} s of training by all commands, {summary.wall_s:.1f} s this command"),
         ("speed", f"{summary.steps_per_s:,.0f} steps/s"),
     ]
     if summary.refused:
@@ -112,6 +114,19 @@ def _summary_rows(summary: RunSummary) -> list[tuple[str, str]]:
     rows += [("warning", text) for text in summary.warnings]
     rows.append(("artefacts", summary.run_dir))
     return rows
+
+
+def _metric_rows(summary: RunSummary) -> list[tuple[str, str]]:
+    """What the environment reported, where it reported anything."""
+    evaluated = {} if summary.evaluation is None else summary.evaluation.metrics
+    rows = [("evaluation metrics", evaluated), ("training metrics", summary.metrics)]
+    return [(name, describe_metrics(metrics)) for name, metrics in rows if metrics]
+
+
+def describe_metrics(metrics: Mapping[str, float], most: int | None = None) -> str:
+    """Names and means, at most so many of them."""
+    shown = ", ".join(f"{name} {mean:.4g}" for name, mean in list(metrics.items())[:most])
+    return f"{shown} ..." if most is not None and len(metrics) > most else shown
 
 
 def progress_of_first_rollouts(done: int, length: int, seconds: float) -> str:

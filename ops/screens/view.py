@@ -15,7 +15,14 @@ from dppo_redis.protocol.ledger import Outcome
 from dppo_redis.protocol.reports import KeeperStatus, LearnerStatus
 from dppo_redis.store.run_status import RunStatus
 from ops.screens.evaluation_summary import describe_all
-from ops.screens.tables import RunConsole, duration, make_console, printable, progress_of_first_rollouts
+from ops.screens.tables import (
+    RunConsole,
+    describe_metrics,
+    duration,
+    make_console,
+    printable,
+    progress_of_first_rollouts,
+)
 
 _LINE_PERIOD_S = 2.0
 _STALE_STATUS_S = 5.0
@@ -23,13 +30,17 @@ _ACTORS_SHOWN = 12
 _CELL = 60
 _LINE_ERROR = 400
 _ERRORS_SHOWN = 3
+_METRICS = "metrics"
+_METRICS_ON_A_LINE = 4
 
 
 def render(status: RunStatus) -> RenderableType:
     """The panel of a running system."""
     facts = Table.grid(padding=(0, 2))
     for name, value in _facts(status):
-        facts.add_row(Text(name, style="bold"), Text(printable(value)))
+        is_one_line = name == _METRICS
+        shown = Text(printable(value), no_wrap=is_one_line, overflow="ellipsis" if is_one_line else None)
+        facts.add_row(Text(name, style="bold"), shown)
     parts: list[RenderableType] = [_progress(status), facts]
     if status.learner.alarm:
         parts.append(Text(f"! {printable(status.learner.alarm)}", style="bold red"))
@@ -37,7 +48,7 @@ def render(status: RunStatus) -> RenderableType:
     parts += [Text(f"! {printable(line)}", style="yellow") for line in lines]
     if status.actors:
         parts.append(_actor_table(status))
-        parts += [Text(printable(line), style="yellow") for line in _long_errors(status)]
+        parts += [Text(printable(line), style="yellow") for line in _last_errors(status)]
     title = Text(printable(f"dppo_redis · {status.run} · {_headline(status)}"))
     return Panel(Group(*parts), title=title, title_align="left")
 
@@ -97,13 +108,14 @@ def _facts(status: RunStatus) -> list[tuple[str, str]]:
     played = (
         "none yet"
         if evaluation is None
-        else f"{evaluation.return_mean:.1f} ± {evaluation.return_std:.1f} over {evaluation.episodes} greedy "
-        f"episodes, version {evaluation.version} ({evaluation.settled_steps:,} steps)"
+        else f"{evaluation.return_mean:.1f} ± {evaluation.return_std:.1f} std over {evaluation.episodes} "
+        f"greedy episodes, version {evaluation.version} ({evaluation.settled_steps:,} steps)"
     )
     drops = ", ".join(f"{name} {count}" for name, count in drops_of(status)) or "none"
     return [
         ("speed", first_rollouts(status) or _rates(learner)),
         ("return", f"{_shown(learner.return_mean)} over the last 100 of {learner.episodes:,} episodes"),
+        *([(_METRICS, describe_metrics(learner.metrics))] if learner.metrics else []),
         ("evaluation", f"{played}; target {_shown(learner.target_return)}"),
         *(
             ("", f"! {evaluation_problem}")
@@ -152,19 +164,10 @@ def drops_of(status: RunStatus) -> list[tuple[str, int]]:
 
 
 def _actor_table(status: RunStatus) -> Table:
-    table = Table(box=None, padding=(0, 1), header_style="dim")
-    for column in (
-        "actor",
-        "host",
-        "steps/s",
-        "a step",
-        "version",
-        "pushed",
-        "waiting",
-        "boot",
-        "last error",
-    ):
-        table.add_column(column, no_wrap=True)
+    """Fits 80 columns: of the cells only a long host is cut, of the heads none."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for column in ("actor", "host", "steps/s", "a step", "version", "pushed", "waiting", "boot"):
+        table.add_column(column, no_wrap=column != "host", min_width=len(column))
     for slot, report in list(status.actors.items())[:_ACTORS_SHOWN]:
         row = (
             str(slot),
@@ -175,18 +178,27 @@ def _actor_table(status: RunStatus) -> Table:
             _shown(report.pushes),
             f"{100 * (report.wait_share or 0.0):.0f} %",
             _shown(report.boot),
-            report.last_error,
         )
-        table.add_row(*(Text(printable(cell)[:_CELL]) for cell in row))
+        cells = (printable(cell)[:_CELL] for cell in row)
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
     if len(status.actors) > _ACTORS_SHOWN:
-        table.add_row(f"and {len(status.actors) - _ACTORS_SHOWN} more")
+        table.add_row("...", f"{len(status.actors) - _ACTORS_SHOWN} more")
     return table
 
 
-def _long_errors(status: RunStatus) -> list[str]:
-    """What a cell of the table cannot hold: cause and remedy stand at its end."""
-    long = {r.last_error: slot for slot, r in status.actors.items() if len(r.last_error) > _CELL}
-    return [f"actor {slot}: {text}" for text, slot in list(long.items())[:_ERRORS_SHOWN]]
+def _last_errors(status: RunStatus) -> list[str]:
+    """The actors' last errors whole: cause and remedy stand at their end. Equal ones are one line."""
+    slots: dict[str, list[str]] = {}
+    for slot, report in status.actors.items():
+        if report.last_error:
+            slots.setdefault(report.last_error, []).append(str(slot))
+    lines = [
+        f"actor{'s' if len(of) > 1 else ''} {', '.join(of[:_ACTORS_SHOWN])}"
+        f"{' ...' if len(of) > _ACTORS_SHOWN else ''}: {text}"
+        for text, of in slots.items()
+    ]
+    left_out = len(lines) - _ERRORS_SHOWN
+    return lines[:_ERRORS_SHOWN] + ([f"and {left_out} other errors"] if left_out > 0 else [])
 
 
 def plain_line(status: RunStatus) -> str:
@@ -196,13 +208,18 @@ def plain_line(status: RunStatus) -> str:
     return printable(
         f"{_headline(status)}: {learner.trained_steps}/{learner.budget_steps} steps, "
         f"{_plain_rates(status)}, update {learner.update}, "
-        f"version {keeper.version}, return {_shown(learner.return_mean)}, "
+        f"version {keeper.version}, return {_shown(learner.return_mean)}{_metrics_note(learner)}, "
         f"evaluation {f'{evaluation.return_mean:.1f}' if evaluation else '-'}, "
         f"staleness {learner.staleness_mean:.2f} (max {learner.staleness_max}, "
         f"limit {learner.staleness_limit}), backlog {keeper.backlog}, "
         f"dropped: {drops}, actors {len(status.actors)}, "
         f"the learner waits {100 * learner.learner_wait_share:.0f} %{_evaluation_note(status)}"
     )
+
+
+def _metrics_note(learner: LearnerStatus) -> str:
+    """The first numbers of the environment, if it reports any."""
+    return f", {describe_metrics(learner.metrics, _METRICS_ON_A_LINE)}" if learner.metrics else ""
 
 
 def _plain_rates(status: RunStatus) -> str:

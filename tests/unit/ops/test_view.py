@@ -30,10 +30,10 @@ def status_with(place: str, text: str) -> RunStatus:
     return RunStatus("run", fields, control, Ledger({}), None, {0: report}, age_s=0.0)
 
 
-def printed(renderable: Any) -> str:
+def printed(renderable: Any, width: int = 300) -> str:
     stream = io.StringIO()
     console = make_console(stream)
-    console.width = 300
+    console.width = width
     console.print(renderable)
     return stream.getvalue()
 
@@ -189,3 +189,41 @@ def test_a_narrow_terminal_shows_every_number_of_the_first_lines(width: int) -> 
     text = " ".join(stream.getvalue().replace("│", " ").split())
     for part in ("40,000 / 100,000 steps", "1,250 steps/s", "(1,091 over the run)", "99 %"):
         assert part in text, stream.getvalue()
+
+
+def test_no_head_of_the_table_of_actors_is_cut_at_80_columns() -> None:
+    """Also where a host has a long name and every number is a large one."""
+    report = {
+        "host": "a-host-with-a-long-name.example.org",
+        "fps": "12345.6",
+        "step_ms": "0.123",
+        "version": "123456",
+        "vectorization": "native",
+        "pushes": "123456",
+        "wait_share": "1",
+        "boot": "12",
+        "last_error": "it broke",
+    }
+    lines = printed(render(status_of({}, {0: report, 1: report})), width=80).splitlines()
+    (heads,) = (line for line in lines if "steps/s  a step" in line)
+    words = ["actor", "host", "steps/s", "a", "step", "version", "pushed", "waiting", "boot"]
+    assert heads.strip("│ ").split() == words
+    row = next(line for line in lines if "12345.6" in line)
+    assert "0.123 ms native  123456   123456  100 %    12" in row
+    assert any("actors 0, 1: it broke" in line for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_numbers_of_the_environment_are_one_line_however_many_there_are() -> None:
+    metrics = {"is_success": 0.93, **{f"number_{k}": 1.25 * k for k in range(31)}}
+    status = status_of({"metrics": json.dumps(metrics)})
+    lines = [line for line in printed(render(status), width=80).splitlines() if "number_" in line]
+    assert len(lines) == 1
+    assert "is_success 0.93, number_0 0, number_1 1.25" in lines[0]
+    assert "is_success 0.93, number_0 0, number_1 1.25, number_2 2.5 ..." in plain_line(status)
+    assert status_json(status)["metrics"] == metrics
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": "b"}', '{"\\u001b[31m": 1}', '{"a": 1e999}', "[" * 99999])
+def test_hostile_numbers_in_the_status_are_none(text: str) -> None:
+    assert status_json(status_of({"metrics": text}))["metrics"] == {}

@@ -181,7 +181,8 @@ class TestSummary:
         assert " ".join(fleet) == (
             "reason settled_steps env_steps trained_steps wall_s train_s first_update_s end_s steps_per_s "
             "updates version return_mean return_episodes evaluation evaluations target_step "
-            "train_return_mean metrics staleness ledger actors actor_wait_share learner_wait_share warnings run_dir"
+            "train_return_mean metrics staleness ledger actors actor_wait_share learner_wait_share "
+            "warnings run_dir"
         )
         assert fleet["staleness"] == {"mean": 0.5, "max": 1, "limit": 4}
         assert (
