@@ -1,14 +1,15 @@
 """`dppo-redis plot RUN_DIR ...`: return against steps of several runs; what holds none is named and left out.
 
-Runs that differ only in their seed, and were sampled alike, are drawn as one mean and a band.
+Runs that differ only in their seed, and were sampled alike, are drawn as one mean and a band. Returns of
+different environments cannot be compared, so that each has a panel. A label says what differs in a panel.
 """
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +22,15 @@ from dppo_redis.service.arguments import parse_arguments
 from ops.fleet.run_directory import run_in, sampling_in
 from ops.policies.which_run import find_run_directories
 from ops.screens.curve import CURVE_ROWS, read_metrics
-from ops.screens.figure import EngFormatter, Figure
+from ops.screens.figure import Axes, EngFormatter, Figure
 
 _POINTS = 400
 _FORMATS = (".png", ".svg", ".pdf")
+_COLUMNS = 3  # panels side by side
+_MOST_DIFFERING = 4  # values in a label
+_MOST_SEEDS = 8
 Curve = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # steps, return
+Panels = dict[str, dict[str, list[Curve]]]  # by environment, then by label
 
 
 @dataclass(frozen=True)
@@ -51,17 +56,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     directories = find_run_directories(options.run_dirs)
     if options.output.suffix.lower() not in _FORMATS:
         raise ConfigurationError(f"--output {options.output}: its name has to end in {', '.join(_FORMATS)}")
-    lines = read_lines(directories)
+    panels = read_panels(directories)
     try:
-        _draw(lines, options.output)
+        _draw(panels, options.output)
     except OSError as error:
         raise ConfigurationError(f"cannot write {options.output}: {error.strerror}") from error
     print(options.output)
     return ExitStatus.DONE
 
 
-def read_lines(directories: Sequence[Path]) -> dict[str, list[Curve]]:
-    """The curves of each setting under the name of its first run; each directory counts once.
+def read_panels(directories: Sequence[Path]) -> Panels:
+    """The curves by environment, then by what is special about their setting; each directory counts once.
 
     Runs of one setting that have no step in common have no mean: each is a line of its own. What cannot be
     drawn is named on standard error and left out.
@@ -75,17 +80,39 @@ def read_lines(directories: Sequence[Path]) -> dict[str, list[Curve]]:
         raise ConfigurationError(f"{left_out[0]}{several}")
     for reason in left_out:
         print(f"dppo-redis plot: left out: {reason}", file=sys.stderr)
-    settings: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    panels: dict[str, dict[tuple[str, ...], list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        settings[run.setting].append(run)
-    groups = [part for group in settings.values() for part in _with_common_steps(group)]
-    names = [group[0].name for group in groups]
+        panels[run.environment][tuple(f"{k}={v}" for k, v in run.setting.items())].append(run)
+    return {env: _lines([*settings.values()]) for env, settings in panels.items()}
+
+
+def _lines(settings: list[list["Run"]]) -> dict[str, list[Curve]]:
+    """The lines of one panel under their labels."""
+    groups = [(part, label) for label, group in _labelled(settings) for part in _with_common_steps(group)]
+    if len(groups) == 1 and len(groups[0][0]) > 1:
+        ((runs, _),) = groups
+        return {f"seeds {', '.join(run.seed for run in runs[:_MOST_SEEDS])}": [run.curve for run in runs]}
+    labels = [label or part[0].name for part, label in groups]
+    unique = [
+        label if labels.count(label) == 1 else f"{label}, {part[0].name}"
+        for (part, _), label in zip(groups, labels, strict=True)
+    ]
     return {
-        group[0].name if names.count(group[0].name) == 1 else f"{group[0].name} in {group[0].directory}": [
-            run.curve for run in group
-        ]
-        for group in groups
+        label if unique.count(label) == 1 else f"{label} in {part[0].directory}": [run.curve for run in part]
+        for (part, _), label in zip(groups, unique, strict=True)
     }
+
+
+def _labelled(settings: list[list["Run"]]) -> list[tuple[str, list["Run"]]]:
+    """Each setting with the values in which it differs from the others; empty where too many differ."""
+    names = dict.fromkeys(name for group in settings for name in group[0].setting)
+    differing = [name for name in names if len({group[0].setting.get(name) for group in settings}) > 1]
+    if not 0 < len(differing) <= _MOST_DIFFERING:
+        return [("", group) for group in settings]
+    return [
+        (", ".join(f"{name} {group[0].setting.get(name, '-')}" for name in differing), group)
+        for group in settings
+    ]
 
 
 @dataclass(frozen=True)
@@ -94,7 +121,9 @@ class Run:
 
     directory: Path
     name: str
-    setting: tuple[str, str]  # configuration without its seed, and who sampled
+    environment: str
+    seed: str
+    setting: dict[str, str]  # other values of the configuration by dotted name, and who sampled
     curve: Curve
 
 
@@ -115,9 +144,25 @@ def _read_run(directory: Path) -> Run:
     name = run_in(directory)
     if name is None:
         raise ConfigurationError(f"{directory} holds no run")
-    config = load_toml(RunFiles(directory).config).model_copy(update={"seed": 0})
-    setting = (config.model_dump_json(), sampling_in(directory))
-    return Run(directory, name, setting, _curve(directory))
+    setting = dict(_flat(load_toml(RunFiles(directory).config).model_dump(mode="json")))
+    environment, seed = setting.pop("env_id"), setting.pop("seed")
+    return Run(
+        directory,
+        name,
+        environment,
+        seed,
+        {**setting, "sampled by": sampling_in(directory)},
+        _curve(directory),
+    )
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    """Values of a configuration and of its sections, by the names that flags give them."""
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", str(value)
 
 
 def _with_common_steps(group: list[Run]) -> list[list[Run]]:
@@ -148,20 +193,30 @@ def mean_and_spread(curves: Sequence[Curve]) -> tuple[npt.NDArray[np.float64], .
     return grid, values.mean(axis=0), values.std(axis=0)
 
 
-def _draw(groups: dict[str, list[Curve]], output: Path) -> None:
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
-    axes = figure.subplots()
-    for label, curves in groups.items():
+def _draw(panels: Panels, output: Path) -> None:
+    columns = min(len(panels), _COLUMNS)
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(max(9, 6 * columns), 5.5 if rows == 1 else 4.5 * rows), layout="constrained")
+    places = figure.subplots(rows, columns, squeeze=False).flat
+    for place, (environment, lines) in zip(places, panels.items(), strict=False):
+        _draw_panel(place, environment, lines)
+    for place in list(figure.axes)[len(panels) :]:
+        place.remove()
+    output.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(output, dpi=110)
+
+
+def _draw_panel(axes: Axes, environment: str, lines: dict[str, list[Curve]]) -> None:
+    for label, curves in lines.items():
         steps, mean, spread = mean_and_spread(curves)
-        whole_label = f"{label} ({len(curves)} runs)" if len(curves) > 1 else label
+        whole_label = f"{label} (mean ± std of {len(curves)} runs)" if len(curves) > 1 else label
         marker = "o" if steps[0] == steps[-1] else ""  # a line of one point cannot be seen
         (line,) = axes.plot(steps, mean, marker=marker, label=whole_label)
         if len(curves) > 1:
             axes.fill_between(steps, mean - spread, mean + spread, alpha=0.2, color=line.get_color())
+    axes.set_title(environment)
     axes.set_xlabel("environment steps")
     axes.set_ylabel("return, last 100 training episodes")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(output, dpi=110)

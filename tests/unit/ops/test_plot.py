@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dppo_redis.errors import ConfigurationError
-from ops.commands.plot import main, mean_and_spread, read_lines
+from ops.commands.plot import main, mean_and_spread, read_panels
 from ops.fleet.run_directory import RunDirectory, prepare
 from tests.factories import make_config
 
@@ -22,11 +22,17 @@ def make_run(
     **knobs: object,
 ) -> str:
     path.mkdir(parents=True)
-    config = make_config(env_id="CartPole-v1", seed=seed, **knobs)
+    config = make_config(seed=seed, **{"env_id": "CartPole-v1", **knobs})
     prepare(RunDirectory(path.name, path), config, resume=False, sampling=sampling)
     rows = [f"{first_step + 100 * i},{value}" for i, value in enumerate(returns)]
     (path / "metrics.csv").write_text("\n".join(["settled_steps,return_mean", *rows]) + "\n")
     return str(path)
+
+
+def sizes(directories: list[Path]) -> dict[str, dict[str, int]]:
+    """Runs of each line, by panel and label."""
+    panels = read_panels(directories)
+    return {env: {label: len(of) for label, of in lines.items()} for env, lines in panels.items()}
 
 
 def test_mean_and_spread_are_those_of_the_steps_that_all_runs_reached() -> None:
@@ -58,26 +64,55 @@ def test_one_setting_is_one_line_and_each_directory_counts_once(tmp_path: Path) 
     first, second = (Path(make_run(tmp_path / f"run{seed}", seed, [10, 20])) for seed in (1, 2))
     link = tmp_path / "link"
     link.symlink_to(first)
-    assert {label: len(curves) for label, curves in read_lines([first, second, link, first]).items()} == {
-        "run1": 2
-    }
+    assert sizes([first, second, link, first]) == {"CartPole-v1": {"seeds 1, 2": 2}}
 
 
-@pytest.mark.parametrize("difference", [{"actors": 7}, {"sampling": "one process, age 0"}])
+@pytest.mark.parametrize(
+    ("difference", "labels"),
+    [
+        ({"actors": 7}, {"actors 2": 1, "actors 7": 1}),
+        (
+            {"sampling": "one process, age 0"},
+            {"sampled by a fleet": 1, "sampled by one process, age 0": 1},
+        ),
+    ],
+)
 def test_other_settings_are_lines_of_their_own_also_under_one_name(
-    tmp_path: Path, difference: dict[str, object]
+    tmp_path: Path, difference: dict[str, object], labels: dict[str, int]
 ) -> None:
     one = Path(make_run(tmp_path / "a" / "same", 1, [10, 20]))
     other = Path(make_run(tmp_path / "b" / "same", 1, [10, 20], **difference))  # type: ignore[arg-type]
-    lines = read_lines([one, other])
-    assert list(lines) == [f"same in {one}", f"same in {other}"]
+    assert sizes([one, other]) == {"CartPole-v1": labels}
+
+
+def test_lines_are_labelled_by_all_that_differs_and_several_runs_by_it_too(tmp_path: Path) -> None:
+    knobs: list[dict[str, object]] = [
+        {"ppo": {"learning_rate": 0.001}},
+        {"ppo": {"learning_rate": 0.01}, "actors": 3},
+    ]
+    runs = [
+        Path(make_run(tmp_path / f"run{i}{seed}", seed, [10, 20], **of))  # type: ignore[arg-type]
+        for i, of in enumerate(knobs)
+        for seed in (1, 2)
+    ]
+    wanted = {"actors 2, ppo.learning_rate 0.001": 2, "actors 3, ppo.learning_rate 0.01": 2}
+    assert sizes(runs) == {"CartPole-v1": wanted}
+
+
+def test_each_environment_has_a_panel_of_its_own(tmp_path: Path) -> None:
+    one = make_run(tmp_path / "one", 1, [10, 20])
+    others = [make_run(tmp_path / f"pole{seed}", seed, [-9, -5], env_id="Acrobot-v1") for seed in (3, 4)]
+    runs = [Path(run) for run in (one, *others)]
+    assert sizes(runs) == {"CartPole-v1": {"one": 1}, "Acrobot-v1": {"seeds 3, 4": 2}}
+    assert main([one, *others, "--output", str(tmp_path / "panels.png")]) == 0
+    assert (tmp_path / "panels.png").read_bytes().startswith(PNG)
 
 
 def test_runs_without_a_step_in_common_are_lines_of_their_own(tmp_path: Path) -> None:
     runs = [
         Path(make_run(tmp_path / f"run{i}", i, [10, 20], first_step=first)) for i, first in ((1, 0), (2, 900))
     ]
-    assert {label: len(curves) for label, curves in read_lines(runs).items()} == {"run1": 1, "run2": 1}
+    assert sizes(runs) == {"CartPole-v1": {"run1": 1, "run2": 1}}
 
 
 def test_what_is_no_run_or_too_young_is_named_and_the_rest_is_drawn(
