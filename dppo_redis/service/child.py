@@ -46,7 +46,7 @@ _log = logging.getLogger("dppo")
 
 
 class ChildTracebackError(Exception):
-    """The traceback of what was raised in the child; its cause, here."""
+    """The traceback in the child, as the cause of the error raised here."""
 
 
 def ask_child(
@@ -227,7 +227,7 @@ def _open(answer: bytes, what: str) -> Any:
 def _be_the_child(
     parent: int, work: Callable[[], AbstractContextManager[Any]], writer: int, trace_after_s: float | None
 ) -> NoReturn:
-    """Answer, free what was built, and end, whatever the user's code left running."""
+    """Answer, close the environment and exit, even if the user's code left threads running."""
     status = 0
     try:
         os.setsid()

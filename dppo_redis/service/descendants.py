@@ -1,4 +1,4 @@
-"""What a process has started, directly or not, and what was left to it by processes that are gone. Linux."""
+"""All descendants of a process, and the orphans that it adopted. Linux."""
 
 import ctypes
 import os

@@ -115,9 +115,9 @@ def closing_within(limit_s: float = CLOSE_LIMIT_S, status: int = 0) -> Iterator[
 
 
 def reap_strays(ended_before: frozenset[int]) -> frozenset[int]:
-    """Take leave of adopted processes that ended by now and before the last look; the zombies of this look.
+    """Reap adopted processes that had ended before the last call too; returns the zombies of this call.
 
-    Of those that somebody here started as a `Popen` the status is left to read. Nothing is done about a few.
+    A few zombies are left alone, so that a `Popen` in this process can still read its child's status.
     """
     zombies = _zombies()
     old = zombies & ended_before

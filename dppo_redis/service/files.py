@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written aside, flushed, then renamed. Tables that a crash may have cut."""
+"""Atomic writes: a temporary file is flushed, then renamed. Also tables that a crash may have cut."""
 
 import codecs
 import csv
@@ -16,7 +16,7 @@ _UNABLE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 def flush_file(stream: BinaryIO) -> OSError | None:
-    """Have what was written reach the disk; what the file system says where it cannot do that.
+    """Flush written data to the disk; returns the file system's error if it cannot.
 
     Raises:
         OSError: the disk refuses.
@@ -67,7 +67,7 @@ def aside_of(file: Path) -> Path:
 
 
 def read_text(file: Path) -> str:
-    """The text of a file that a person wrote, in whatever editor; line ends are `\\n`.
+    """The text of a file that a person wrote, in any editor; line ends are `\\n`.
 
     Raises:
         ConfigurationError: it is no UTF-8.

@@ -88,7 +88,7 @@ def _end_process(status: int) -> NoReturn:
 
 
 class _Guard:
-    """One child, and what was asked of it."""
+    """The child process, and the signals and limits that the guard has sent to it."""
 
     def __init__(self, child: int, watched: set[signal.Signals], owner: int | None = None) -> None:
         """`owner` is the parent without which the command is to end."""
@@ -166,7 +166,7 @@ class _Guard:
         return status << 8
 
     def _exit_status(self, wait_status: int) -> int:
-        """What the shell is told; ends by the child's signal if it was not the environment's doing."""
+        """The exit status for the shell; ends by the child's signal unless the environment caused it."""
         code = os.waitstatus_to_exitcode(wait_status)
         if code >= 0:
             return self._own_status(code)

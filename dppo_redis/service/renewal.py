@@ -33,10 +33,10 @@ class HolderState(Enum):
 
 @dataclass(frozen=True)
 class HolderReading:
-    """What was found at one moment; each but the holder only where the caller can tell."""
+    """The holder at one moment; fields other than `holder` stay unset where the caller cannot know them."""
 
     holder: str | None
-    left_s: float | None = None  # until it runs out; 0 also where it never does, or went during the look
+    left_s: float | None = None  # until it expires; 0 also if it never does, or expired during the reading
     beat: Hashable = None  # another value after each renewal; None by an older release
     is_dead: bool = False  # the holder's process is known to be gone
 
@@ -99,10 +99,10 @@ class RenewalTracker:
 def living_holder(
     look: Callable[[], HolderReading], within_s: float, stop: StopRequest, *, changes_hands: bool = False
 ) -> str | None:
-    """Who renews while we look, for `within_s`; None where nobody does.
+    """The holder that renews within `within_s` seconds; None if no holder does.
 
-    What is free at the first look is free. One that becomes free later is, too, unless it `changes_hands`:
-    then we go on looking, because a process that waits for it may take it.
+    A lease that is free at the first reading counts as free. So does one that becomes free later, unless it
+    `changes_hands`: then reading goes on, because a waiting process may take it.
     """
     watch = HolderWatch()
     seen = look()

@@ -1,6 +1,6 @@
-"""How the processes of a service ended before their time, and when to leave it at that.
+"""How often a service's processes ended by an error, and when to stop restarting it.
 
-Only an end by its own error, or by a fault of native code, counts: what somebody killed is started again at
+Only an end by an error of its own, or by a fault of native code, counts. A killed process is restarted at
 once. supervisord's process writes the file of a service at each end (`ops/fleet/supervised.py`), the next
 process of the service reads it. Services started by hand have none.
 """
@@ -80,7 +80,7 @@ NO_DEATHS = Deaths()
 
 
 def read_deaths(environment: Mapping[str, str] = os.environ) -> Deaths:
-    """Those of the service that this process is; none where nobody keeps count."""
+    """The deaths of this process's service; none if it is not supervised."""
     directory, service = environment.get(DIRECTORY_VARIABLE), environment.get(SERVICE_VARIABLE)
     if not directory or not service:
         return NO_DEATHS
@@ -112,7 +112,7 @@ def _own_end_of(directory: Path, service: str) -> Path:
 
 
 def is_kept(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether somebody starts this service anew, and keeps count."""
+    """Whether supervisord restarts this service and counts its deaths."""
     return DIRECTORY_VARIABLE in environment and SERVICE_VARIABLE in environment
 
 
