@@ -43,7 +43,7 @@ def to_actions(spec: ActionSpec, rows: Array, device: torch.device) -> Actions:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What the networks say of rows, each [B]."""
+    """Outputs of the networks for rows, each [B]."""
 
     log_probs: Tensor  # of the actions given
     entropy: Tensor  # of the policy

@@ -1,6 +1,6 @@
-"""A policy in the seat of one environment's player: observations in, actions out.
+"""A policy that plays one environment: observations in, actions out.
 
-What a script of one's own needs to use what was learnt. Sampling for training is in `workers`.
+Your own script uses a trained policy through `Player`. Sampling for training is in `workers`.
 """
 
 from typing import Any
