@@ -1,4 +1,4 @@
-"""The books of a run: every rollout has one recorded outcome. Pure.
+"""The ledger of a run: every rollout has one recorded outcome. Pure.
 
     entries_added = trained + stale + duplicate + refused + lost + backlog
 
@@ -89,12 +89,14 @@ class Ledger:
 
 @dataclass(frozen=True)
 class LedgerBalance:
-    """The books at one moment."""
+    """The ledger and the stream's counters at one moment."""
 
     entries_added: int  # ever, those of deleted streams included
     backlog: int
-    imbalance: int  # what this look found, and booked
-    outcomes: dict[str, int] = field(default_factory=dict)  # settled rollouts, the booked ones included
+    imbalance: int  # entries that this audit counted as lost
+    outcomes: dict[str, int] = field(
+        default_factory=dict
+    )  # settled rollouts, those just counted as lost included
     settled_steps: int = 0  # valid steps of all settled rollouts
     stream_bytes: int = 0  # in the server's memory
 
@@ -105,10 +107,10 @@ class Books:
 
     ledger: Ledger
     last_entries_added: int = 0  # of the present stream
-    stream_is_new: bool = False  # set by whoever made a stream where there was none
+    stream_is_new: bool = False  # this process has just created the stream
     doubts: dict[bytes, Settlement] = field(default_factory=dict)  # perhaps recorded: the reply was lost
     has_adopted: bool = False
-    carried: int = -1  # entries_before at these books' last look, or in their checkpoint
+    carried: int = -1  # entries_before at the last audit, or in the checkpoint
 
     def __post_init__(self) -> None:
         if self.carried < 0:
@@ -117,8 +119,8 @@ class Books:
     def adopt(self, stored: Mapping[str, int], entries_added: int, backlog: int) -> bool:
         """Take over counts that only Redis has: a predecessor's at the first look, later those in doubt.
 
-        Nobody else writes the ledger; a higher count than that was put there by an outsider, and
-        is not believed. Returns whether all was.
+        Only the learner writes the ledger. A count above what the learner can explain comes from an
+        outsider and is ignored. Returns whether all counts were accepted.
         """
         if self.has_adopted:
             possible = Ledger(self.ledger.counts.copy())

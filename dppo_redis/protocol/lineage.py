@@ -46,7 +46,7 @@ class PublishedVersions:
         return PublishedVersions(epoch, max(self.before, self.newest, version - 1), version, version)
 
     def beyond(self, stored: int) -> "PublishedVersions":
-        """What holds once the server was found to hold version `stored`, whoever published it."""
+        """The same once the server was found to hold version `stored`, from any publisher."""
         return replace(self, before=max(self.before, stored))
 
     def contains(self, epoch: int, version: int) -> bool:

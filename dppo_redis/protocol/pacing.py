@@ -1,7 +1,7 @@
-"""Numbers that follow from the configuration: rollout length, expected lag, backlog marks.
+"""Numbers that follow from the configuration: rollout length, expected staleness, backlog limits.
 
 Pure. The backlog counts every rollout that is not settled, those of the update in progress
-included, so a mark of two batches means: one in training, one waiting.
+included, so a limit of two batches means: one in training, one waiting.
 """
 
 import math
@@ -39,7 +39,7 @@ class Derived:
 
 
 def as_used(config: RunConfig, derived: Derived) -> RunConfig:
-    """`config` with the derived numbers that a resumed run keeps, whoever goes on with it."""
+    """`config` with the derived numbers that every resume of the run keeps."""
     ppo = config.ppo.model_copy(update={"update_epochs": derived.update_epochs})
     return config.model_copy(update={"rollout_steps": derived.rollout_steps, "ppo": ppo})
 
@@ -254,7 +254,7 @@ def _planned(config: RunConfig, rollout_steps: int) -> FleetPacing:
 def valve_bytes(high: int, actors: int, rollout_bytes: int) -> int:
     """How many bytes of rollouts the stream may hold.
 
-    Twice what actors can fill that heed the mark, so that only a defect or an intruder gets there.
+    Twice what actors can fill that respect the backlog limit: only a defect or an intruder exceeds it.
     """
     return max(_LEAST_VALVE_BYTES, 2 * (high + actors) * rollout_bytes)
 
@@ -262,7 +262,7 @@ def valve_bytes(high: int, actors: int, rollout_bytes: int) -> int:
 def valve_excess(backlog: int, stream_bytes: int, high: int, actors: int, limit: int) -> int:
     """How many of the oldest rollouts to drop; down to half the limit, so that it is not done each second.
 
-    Never below what actors that heed the mark may fill, however large their rollouts are.
+    Rollouts that actors may push within the backlog limit are never dropped.
     """
     if stream_bytes <= limit:
         return 0

@@ -118,7 +118,7 @@ def from_fields(report: type[R], stored: Mapping[str, str], *, finite: bool = Tr
 
 
 def with_present_names(report: type[Any], stored: Mapping[str, V]) -> Mapping[str, V]:
-    """What was stored by the release before, under the names that its fields have now."""
+    """Fields that an earlier release stored, under their present names."""
     before = {c.unit.formerly: c.name for c in columns(report) if c.unit.formerly in stored}
     return {**{now: stored[old] for old, now in before.items()}, **stored}
 

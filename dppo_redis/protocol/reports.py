@@ -46,7 +46,7 @@ class LearnerStatus:
 
 @dataclass(frozen=True)
 class KeeperStatus:
-    """What the keeper adds in `:status`: the books of one moment, who leads and who samples."""
+    """What the keeper adds in `:status`: the ledger at one moment, the leader and the actors."""
 
     trained: Annotated[int, Unit("rollouts")]  # settled with this outcome, as the next four
     stale: Annotated[int, Unit("rollouts")]  # older than the limit when they were judged
