@@ -44,7 +44,7 @@ class Choice:
 def measure(env: gymnasium.Env[Any, Any]) -> StepTime | None:
     """Reset an environment and step it a few times; None where it raises: that shows where it is used.
 
-    Whoever uses the environment afterwards resets it, or better builds another one.
+    The caller resets the environment before using it, or better builds another one.
     """
     walls: list[float] = []
     cpus: list[float] = []
