@@ -74,7 +74,7 @@ def connect(url: str, name: str) -> Client:
         decode_responses=False,
         protocol=2,
         client_name=name,
-        driver_info=None,  # no CLIENT SETINFO: a right that nobody needs
+        driver_info=None,  # no CLIENT SETINFO: it would need one more access right
         socket_timeout=_timeout_s(address, "socket_timeout"),
         socket_connect_timeout=_timeout_s(address, "socket_connect_timeout"),
         socket_read_size=_READ_BYTES,
@@ -135,7 +135,7 @@ def replies(client: Client, packed: bytes, count: int) -> Iterator[Any]:
             left -= 1
             yield reply
     finally:
-        if left:  # those that are still to come belong to nobody
+        if left:  # no caller waits for the remaining replies
             connection.disconnect()
         pool.release(connection)
 
@@ -200,7 +200,7 @@ def translated() -> Iterator[None]:
 
 def classify(error: redis.RedisError) -> DppoError:
     """Say whether waiting helps (TransientError) or a human is needed (ConfigurationError)."""
-    text = str(error).rpartition("caused error: ")[2]  # a pipeline puts its own words before
+    text = str(error).rpartition("caused error: ")[2]  # a pipeline prefixes its own text
     reply = text.split(" ", 1)[0]
     if isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError):
         return ConfigurationError(f"Redis refuses the user or password: {error}")

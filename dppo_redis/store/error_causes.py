@@ -1,7 +1,7 @@
-"""Errors that come back in the same way: counted, and told with a probable cause and a remedy.
+"""Errors that recur: counted, and reported with a probable cause and a remedy.
 
-Services wait for ever on what passes. What goes on for ten seconds in one way may need a human all the same,
-and he must not have to guess. The table is pure; nothing is sent here.
+Services retry transient errors for ever. An error that recurs for ten seconds may need a human, so the log
+names its likely cause. The table is pure; nothing is sent here.
 """
 
 import logging

@@ -69,7 +69,7 @@ class FencedWrites:
     ) -> LeaseAnswer:
         """Take or renew the lease; `epoch` is one's own (0 before the first), `floor` the highest known.
 
-        `stood_still` is a value that was not renewed for the whole time to live: it binds nobody.
+        `stood_still` is a lease value that was not renewed for its whole time to live: it may be replaced.
         """
         answer = self._acquire(
             keys=[self._keys.lease, self._keys.epoch],

@@ -1,4 +1,4 @@
-"""The keys that a learner heals: what is stored of them, and what somebody made of them."""
+"""The keys that a learner heals: their stored values, and the damage that others did to them."""
 
 from dataclasses import dataclass
 from typing import cast

@@ -81,7 +81,7 @@ class RunKeys:
         return self._key(f"actor:{slot}")
 
     def expires_by_itself(self, key: str) -> bool:
-        """Whether a key lives only as long as its owner renews it; nobody else may prolong it."""
+        """Whether a key lives only as long as its owner renews it; no other process may prolong it."""
         return key == self.lease or key.startswith(self._key("actor:"))
 
     @property

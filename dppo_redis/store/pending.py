@@ -101,9 +101,9 @@ class PendingEntries:
         return [entry for entry in self._waiting.values() if entry.is_suspect is suspect]
 
     def deliver_skipped(self, *, is_idle: bool) -> None:
-        """What somebody else had the group pass (XGROUP SETID, XACK) is delivered after all.
+        """Deliver entries that another client made the group skip (XGROUP SETID, XACK).
 
-        It shows at once where nothing else comes, and within some updates in a run that is never idle.
+        An idle run delivers them at once, a busy one within some updates.
         """
         if self._waiting or not (is_idle or self._look_for_skipped.due()):
             return
@@ -112,7 +112,7 @@ class PendingEntries:
             _log.warning("entries had been skipped (XGROUP SETID, XACK?): reading them now")
 
     def survived(self) -> None:
-        """What was handed out has been opened, and this process lives."""
+        """The entries on trial were decoded and this process survived: clear their suspicion."""
         if self._on_trial:
             self._claim_as(self._on_trial, count=1, justid=True)
             self._on_trial.clear()

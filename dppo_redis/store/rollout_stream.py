@@ -146,7 +146,7 @@ class RolloutProducer:
 
     def _try_push(self, entry: dict[Any, Any]) -> list[Any] | None:
         """The answers to the look once Redis has taken the entry; None where it did not."""
-        # NOMKSTREAM: a stream without the learner's group would take rollouts nobody reads.
+        # NOMKSTREAM: no learner would read rollouts in a stream without the group.
         push = pack(("XADD", self._keys.rollouts, "NOMKSTREAM", "*", *chain.from_iterable(entry.items())))
         try:
             added, *rest = self._channel.ask(push + self._questions, 1 + _ANSWERS)
@@ -279,7 +279,7 @@ class RolloutConsumer:
             self._pending.deliver_skipped(is_idle=is_empty)
 
     def survived(self) -> None:
-        """What was read last has been opened without harm. Redis errors pass through."""
+        """The entries read last were decoded safely. Redis errors pass through."""
         try:
             self._pending.survived()
         except redis.ResponseError as error:

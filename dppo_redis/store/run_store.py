@@ -119,7 +119,7 @@ class RunStore:
         return read_rollout_steps(steps)  # an actor may HMGET this key, and not HGET it
 
     def claim(self) -> bool:
-        """Take the name for a new run, before anything else is written; False where somebody else did."""
+        """Reserve the name of a new run before anything else is written; False if another process has it."""
         fields = to_fields(Control(RUN, "", None))
         return int(self._client.hset(self.keys.control, mapping=cast(Any, fields))) == len(fields)
 
