@@ -19,7 +19,7 @@ class ExitStatus(IntEnum):
     IO_ERROR = 74  # the last checkpoint could not be saved; all else went well
     FENCED = 76  # another learner took over this run
     CONFIGURATION = 78  # a human has to change something; restarting does not help
-    GAVE_UP = 79  # a service that kept ending by its own fault: supervisord leaves it at that
+    GAVE_UP = 79  # the service failed too often; supervisord does not restart it
     INTERRUPTED = 130  # Ctrl-C, after a clean stop
     TERMINATED = 143  # SIGTERM or SIGHUP, after a clean stop
 
@@ -31,7 +31,7 @@ class DppoError(Exception):
 
 
 class ConfigurationError(DppoError):
-    """A setting, an environment, a password or a right that a human has to mend."""
+    """A setting, environment, password or access right that a human has to correct."""
 
     exit_status = ExitStatus.CONFIGURATION
 
@@ -77,7 +77,7 @@ class EnvironmentBrokenError(DppoError):
 
 
 class EnvironmentNotBuiltError(EnvironmentBrokenError):
-    """It could not be built or reset, which may pass: a licence, a port, a simulator that still starts."""
+    """The environment could not be built or reset; a retry may help (a licence, a port, a slow start)."""
 
 
 class EnvironmentHangsError(EnvironmentBrokenError):

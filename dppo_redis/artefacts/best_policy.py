@@ -28,7 +28,7 @@ def write_best(run_dir: Path, weights: Weights) -> None:
 
 
 def _without_checksum(content: bytes) -> bytes:
-    """What was kept. With a wrong checksum behind it, it stays too long to be decoded."""
+    """The bytes of the kept policy. Bytes with a wrong checksum stay at full length and fail to decode."""
     kept, checksum = content[:-_CHECKSUM_BYTES], content[-_CHECKSUM_BYTES:]
     return kept if checksum == sha256(kept).encode() else content
 
@@ -99,6 +99,6 @@ class BestPolicy:
 
 
 def keep_best(run_dir: Path, weights: Weights, evaluation: Evaluation) -> None:
-    """Keep a policy and its evaluation; each is written aside, then renamed."""
+    """Keep a policy and its evaluation; each file is replaced atomically."""
     write_best(run_dir, weights)
     write_aside(RunFiles(run_dir).best_evaluation, json.dumps(to_json(evaluation), indent=2).encode())

@@ -1,6 +1,6 @@
-"""What the environment of a run looks like, in the run's directory: hosts without it can go on with the run.
+"""The spaces of a run's environment, stored in the run's directory for hosts without the environment.
 
-Written by whoever looked; read by the learner and by `export`, which build no environment.
+The command that inspects the environment writes it; the learner and `export` read it.
 """
 
 import json
