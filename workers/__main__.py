@@ -186,7 +186,7 @@ class WatchdogDuties:
         self._stopping_since: float | None = None
 
     def beat(self) -> None:
-        """Beat where the actor itself is late, heed what has changed, end a push that outlasts a stop."""
+        """Renew the registration if the actor is late, apply changes, end a push that outlasts a stop."""
         if self._actor.stop.requested:
             self._stopping_since = self._stopping_since or time.monotonic()
             if time.monotonic() - self._stopping_since > STOP_GRACE_S:

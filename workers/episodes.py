@@ -23,7 +23,7 @@ from workers.evaluation_copies import EvaluationCopies
 from workers.seeding import evaluation_seeds
 from workers.watchdog import CallClock
 
-LONGEST_EPISODE = 100_000  # steps; nobody would see the result of a longer one
+LONGEST_EPISODE = 100_000  # steps; a longer episode would not end in useful time
 GoesOn = Callable[[int], bool]  # asked between two steps, with the episodes that have ended
 _REMEDY = (
     "an environment that may go on for ever needs a limit, for example "
@@ -87,7 +87,7 @@ class EpisodePlayer:
         except NoEpisodeError:
             raise
         except EnvironmentBrokenError:
-            self.close()  # nobody knows what state they are in
+            self.close()  # their state is unknown
             raise
         ended = scores.ended
         returns, lengths = scores.returns[ended], scores.lengths[ended]

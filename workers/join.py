@@ -39,7 +39,7 @@ def wait_for_description(store: RunStore, retry: RetryLoop, stop: StopRequest) -
     """What the run's learner published; waits until there is one, None when the run is over.
 
     Raises:
-        ConfigurationError: the run speaks another release's wire schema, or nobody mends its spec.
+        ConfigurationError: the run speaks another release's wire schema, or its spec stays damaged.
     """
     rate_limit, damaged = RateLimit(), 0
     while not stop.requested:
@@ -105,7 +105,7 @@ def check_environment(spec: Spec, slot: int = 0) -> None:
 def check_environment_patiently(
     description: RunDescription, slot: int, calls: CallClock, stop: StopRequest, report: Callable[[str], None]
 ) -> None:
-    """The same; what could not be built is tried again for `env_retry_s`, and each failure told to `report`.
+    """As `check_environment`, retried for `env_retry_s`; calls `report` with each failure.
 
     Raises:
         ConfigurationError: the environments differ.

@@ -1,4 +1,4 @@
-"""How an actor steps its environments together: as it was told, or the fastest way there is."""
+"""How an actor steps its environments together: as configured, or in the fastest way."""
 
 import logging
 from dataclasses import replace
@@ -14,7 +14,7 @@ from dppo_redis.protocol.spec import EnvironmentSource
 
 Kind = Literal["sync", "async", "native"]
 _log = logging.getLogger("dppo")
-Chosen = dict[str, Choice]  # what was chosen before: environments that are built anew are stepped alike
+Chosen = dict[str, Choice]  # earlier choices: rebuilt environments are stepped in the same way
 
 
 def make_fastest_vector(
