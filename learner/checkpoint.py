@@ -1,5 +1,6 @@
-"""The whole learner in a file: written aside, flushed, read back, then renamed. The last k are kept,
-and milestones for ever.
+"""The whole learner in a file: written under a temporary name, flushed, read back, then renamed.
+
+The last k are kept, and milestones for ever.
 
 Plain values and tensors only, so `weights_only=True` loads it. A file of another run or spec, or
 one that lacks a part, is refused; a damaged newest one is skipped with a warning. Damage is what the
@@ -157,7 +158,7 @@ class Checkpoints:
             raise CheckpointError(f"cannot save {self.directory / name}: {error}") from error
 
     def _say_once(self, unable: OSError | None) -> None:
-        """A file system that cannot flush is no failure: what was written is there, until the power fails."""
+        """Warn once that the file system cannot flush: only a power failure may lose the file."""
         if unable is not None and not self._is_said:
             self._is_said = True
             _log.warning(

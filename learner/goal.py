@@ -34,7 +34,7 @@ def judge_goal(
 ) -> Finished | None:
     """Say whether the run is done after an update.
 
-    An evaluation of weights that nobody trained meets no target, however lucky they were drawn.
+    An evaluation of untrained weights meets no target, even if its return is high enough.
 
     Args:
         settled_steps: valid steps of all settled rollouts, the last one trained on included.

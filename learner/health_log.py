@@ -44,7 +44,7 @@ class RunWarnings:
         self._by_kind[kind] = text
 
     def withdraw(self, kind: str) -> None:
-        """What was said of this kind is no longer so."""
+        """Withdraw this kind of warning: its condition has ended."""
         self._by_kind.pop(kind, None)
 
     @property

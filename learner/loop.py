@@ -146,7 +146,7 @@ class Learner:
         self._append(record)
 
     def _remember(self, accepted: list[AcceptedRollout], update: int) -> None:
-        """Into the history: what was trained on, at which update, before its outcome is recorded."""
+        """Write to the event log which rollouts were trained on, before their outcome is recorded."""
         if self.event_log.is_on:
             headers = [(a.entry_id, a.header) for a in accepted]
             rollouts = [(i, h.boot, h.seq, h.epoch, h.version, h.update) for i, h in headers]

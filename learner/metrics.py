@@ -118,7 +118,7 @@ def _cut(file: Path, kept_bytes: int) -> int:
     """Leave that much of a table, under today's columns: another release had others. Its new size.
 
     Raises:
-        OSError: the disk refuses; what was to be kept is there.
+        OSError: the disk refuses; the rows to keep are unchanged.
     """
     columns = names(UpdateRecord)
     if kept_bytes and next(read_rows(file), []) == columns:

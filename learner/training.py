@@ -147,7 +147,7 @@ class Training:
         self.saving = Saving(checkpoints, config.checkpoint, lock_step)
         self.clock = TrainingClock(progress.train_s)
         self.goal = Goal(config.total_steps, config.target_return, config.target_on)
-        self.evaluation: Evaluation | None = None  # the newest complete one, from whoever plays them
+        self.evaluation: Evaluation | None = None  # the newest complete one
         self.finished: Finished | None = None
         self.wait_share = 0.0  # of the last 20 updates or so: paces the fleet
         self.waits = WaitMeter()

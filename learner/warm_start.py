@@ -112,7 +112,7 @@ def begin_or_go_on(config: RunConfig, ppo: PpoUpdate, checkpoints: Checkpoints |
 
 
 def warm_start(ppo: PpoUpdate, path: Path) -> None:
-    """Let `ppo`, just built, begin with what was learnt in `path`.
+    """Load the policy at `path` into `ppo`, which was just built.
 
     Raises:
         ConfigurationError: it is of another spec, or damaged.

@@ -1,6 +1,6 @@
 """Which rollouts make a batch, decided from their headers alone. Pure.
 
-Two rules: `ElasticBatch` takes what comes until the batch is full, whoever sent it; `LockStepBatch`
+Two rules: `ElasticBatch` takes rollouts of any actor until the batch is full; `LockStepBatch`
 takes the planned number from each planned slot and orders them, whatever their arrival.
 """
 

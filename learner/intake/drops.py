@@ -1,4 +1,4 @@
-"""What the intake dropped: by actor, and the alarm when that is everything. For people, not for the books."""
+"""Dropped rollouts by actor, and the alarm when all are dropped. For people; the ledger counts, too."""
 
 import logging
 import time
@@ -14,7 +14,7 @@ _PAIRS_KEPT = 1000  # of actor and reason: an actor may call itself anything
 _ACTORS_SHOWN = 10
 _MINUTE_S = 60.0
 _ACTOR_S = 30.0
-_MOST_STALE = 0.05  # of a run; more of it is said
+_MOST_STALE = 0.05  # share of a run's rollouts; more is warned of
 _MOST_STALE_OF_ONE = 0.5  # of an actor
 _FEWEST = 10  # judged rollouts of a run, from which a share means something
 _FEWEST_OF_ONE = 3
@@ -80,7 +80,7 @@ class AllDropped:
 
 @dataclass
 class _Second:
-    """What was judged within one second."""
+    """The rollouts judged within one second."""
 
     at: float  # monotonic, of its begin
     fresh: Counter[str] = field(default_factory=Counter)  # by actor

@@ -37,7 +37,7 @@ class Entries(Protocol):
         ...
 
     def survived(self) -> None:
-        """What was read has been opened, and did this process no harm."""
+        """The entries read last were decoded, and this process survived."""
         ...
 
 
@@ -82,7 +82,7 @@ class Intake:
         self._versions = versions
         self._max_staleness = max_staleness
         self._entry_bytes = 1.0
-        # What was accepted and is not settled, in order of arrival; None once its batch is handed over.
+        # Accepted rollouts that are not settled, in order of arrival; None once their batch is handed over.
         self._in_hand: dict[bytes, AcceptedRollout | None] = {}
         self.drops = Drops()
         self.last_sequence_numbers = LastSequenceNumbers()

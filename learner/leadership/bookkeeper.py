@@ -1,4 +1,4 @@
-"""The books of a run in memory and in Redis: outcomes, what vanished, the status that shows them.
+"""The ledger of a run in memory and in Redis: outcomes, lost rollouts, and the status with both.
 
 The loop's thread settles; a settle waits for Redis. The keeper audits, trims and writes the status; an error
 of Redis ends its round. Both make a lost stream again: the loop's reader where it finds none, the keeper in
@@ -82,7 +82,7 @@ class Bookkeeper:
     # From the keeper's thread
 
     def audit(self) -> LedgerBalance:
-        """Compare the stream's counters with the ledger; book what vanished; restore what was lost."""
+        """Compare the stream's counters with the ledger; count missing rollouts; restore lost counts."""
         fence = self._fence
         with fence.lock:
             counters = read_counters(fence.client, fence.keys)
@@ -102,7 +102,7 @@ class Bookkeeper:
         """Drop the oldest rollouts that no learner has read yet, and count them as lost."""
         trimmed = 0
         while trimmed < excess:
-            with self._fence.lock:  # a few at a time: the server answers nobody else meanwhile
+            with self._fence.lock:  # a few at a time: the server blocks meanwhile
                 some = self._trim(min(_TRIMMED_AT_ONCE, excess - trimmed))
             trimmed += some
             if some < _TRIMMED_AT_ONCE:

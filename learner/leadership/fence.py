@@ -2,7 +2,7 @@
 
 Two threads write a run's keys: the loop's (publish, settle, end the run) and the keeper's (renew, heal,
 audit, trim, status). Each holds `lock` from reading the epoch under which it writes, and what it compares
-with, until Redis has answered and memory agrees. So the keeper puts back only what was published last,
+with, until Redis has answered and memory agrees. So the keeper restores only the last publication,
 counts nothing in the middle of a settle, and never replaces the epoch of a write that is under way.
 
 * Between two attempts, while Redis is away, the lock is free. It is re-entrant, because a renewal publishes.

@@ -1,6 +1,6 @@
 """The keeper: one thread that keeps a run alive while an update or a save takes long.
 
-Each second: renew the lease, put back what is missing, audit the books, write `:status`. It never
+Each second: renew the lease, put back missing keys, audit the ledger, write `:status`. It never
 ends the process itself; the loop asks `check()`. The first round and the last run in the loop's thread,
 before the keeper's own begins and after it was closed. It holds no lock: each step of a round takes the
 fence's for itself, so that the loop can publish or settle between two of them.
@@ -157,7 +157,7 @@ class Keeper:
         *,
         is_over: bool,
     ) -> KeeperStatus:
-        """What the loop does not know: the books, who leads and who samples."""
+        """The part of the status that the loop does not know: the ledger, the leader and the actors."""
         boots = self._leadership.publisher.boots
         if living:
             self._actor_wait_share = sum(actor.wait_share or 0.0 for actor in living) / len(living)
@@ -186,7 +186,7 @@ class Keeper:
         )
 
     def _open_valve(self, excess: int, limit: int) -> None:
-        """The last resort, where actors do not heed the backlog mark."""
+        """Drop the oldest rollouts where actors ignore the backlog limit."""
         if excess and (trimmed := self._leadership.bookkeeper.trim(excess)) and self._valve_rarely.due():
             _log.error(
                 "the stream held more than %d MB: dropped its %d oldest rollouts; do all actors heed the "

@@ -83,7 +83,7 @@ class Lease:
                 self._weights.republish()
 
     def keep_alive(self, closing: threading.Event) -> None:
-        """A thread of its own: prolong the lease while somebody else holds the fence's lock for long.
+        """A thread of its own: prolong the lease while another thread holds the fence's lock for long.
 
         On a slow link weights take longer to publish than a lease lasts. The epoch never changes here.
         """

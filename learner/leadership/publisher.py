@@ -90,7 +90,7 @@ class Publisher:
     # From the keeper's thread
 
     def remove_foreign_types(self) -> None:
-        """Remove keys that somebody overwrote with another type, so that they can be put back."""
+        """Remove keys that another client overwrote with another type, so that they can be put back."""
         for key in remove_foreign_types(self._fence.client, self._fence.keys):
             _log.warning("removed %s: it was overwritten with another type", key)
 

@@ -24,7 +24,7 @@ _log = logging.getLogger("dppo")
 
 
 def stand_by(store: RunStore, retry: RetryLoop, stop: StopRequest) -> None:
-    """Wait until nobody leads: a predecessor does not renew its lease any more, or handed it back.
+    """Wait until no learner leads: the predecessor stopped renewing its lease, or handed it back.
 
     A lease that is gone before its time may also have been wiped; its holder has 3 s to put it back.
 
@@ -51,7 +51,7 @@ def take_over(
 ) -> LearnerSnapshot | None:
     """Take the lease, with the newest checkpoint loaded into `ppo`; None where there is no checkpoint.
 
-    `wait` is given on standby: it returns when nobody leads.
+    `wait` is given on standby: it returns when no learner leads.
 
     Raises:
         LeaseHeldError: a living learner leads, and this one is not on standby.

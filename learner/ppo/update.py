@@ -148,7 +148,7 @@ class PpoUpdate:
         return replace(batch, rewards=np.clip(scaled, -CLIP, CLIP)), int(np.count_nonzero(outliers))
 
     def _schedule(self, progress: float) -> Schedule:
-        """What holds for this update; the optimiser is told its part, whatever a checkpoint brought along."""
+        """The settings of this update; sets the optimiser's, which a checkpoint may have overwritten."""
         ppo, left = self.ppo, max(0.0, 1.0 - progress)
         schedule = Schedule(
             learning_rate=ppo.learning_rate * (left if ppo.anneal_learning_rate else 1.0),
