@@ -70,7 +70,7 @@ def make_sampling(config: RunConfig, description: RunDescription, update: int = 
 
 
 class RetryingCollector:
-    """A collector that bears what an actor bears: broken environments, and rollouts that may not be used."""
+    """A collector that retries as an actor does: after broken environments and unusable rollouts."""
 
     def __init__(
         self, description: RunDescription, build: Callable[[int], Collector], failure_count: FailureCount

@@ -28,7 +28,7 @@ class AclOptions:
 
 
 def make_users(directory: Path, run: str | None) -> None:
-    """Write users.acl (hashes only) and the credentials of each role, which nobody else can read."""
+    """Write users.acl (hashes only) and the credentials of each role, readable by this user alone."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     prefix = f"dppo-{check_run_name(run)}" if run else "dppo"
     users = [(role, *_credentials(directory / role, f"{prefix}-{role}")) for role in Role]

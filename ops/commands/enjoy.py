@@ -56,7 +56,7 @@ class EnjoyOptions:
 
 
 class WindowClosedError(Exception):
-    """The window was closed: nobody watches any more."""
+    """The user closed the window."""
 
 
 class Clock:
@@ -89,7 +89,7 @@ class Show:
 
         Raises:
             EnvironmentBrokenError: the environment raised.
-            WindowClosedError: nobody watches any more.
+            WindowClosedError: the user closed the window.
             ConfigurationError: the environment cannot draw itself, for want of a package or a display.
         """
         self.player.begin()
@@ -238,7 +238,7 @@ def _timed(calls: CallClock) -> Iterator[None]:
 
 @contextmanager
 def _explained(what: str, calls: CallClock) -> Iterator[None]:
-    """Whatever the environment raises, as an error of ours."""
+    """Raise any error of the environment as an error of ours."""
     try:
         with _timed(calls):
             yield

@@ -88,7 +88,7 @@ def as_json(entry: Quarantined) -> dict[str, Any]:
 
 
 def _plain(value: bytes) -> str:
-    """Text that a terminal may show, whatever somebody has put into the stream."""
+    """Text that is safe to print on a terminal, for any bytes in the stream."""
     return "".join(
         c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in value.decode(errors="replace")
     )

@@ -124,7 +124,7 @@ def user_line(name: str, password: str, rules: str) -> str:
 
 
 def acl_file(users: Sequence[tuple[Role, str, str]], admin: tuple[str, str], run: str | None) -> str:
-    """The whole file: (role, name, password) of each role, and who may do everything; nobody else gets in."""
+    """The whole file: (role, name, password) of each role, and an administrator; all others are refused."""
     lines = ["user default off resetpass resetkeys resetchannels -@all"]
     lines += [user_line(name, password, rules_of(role, run)) for role, name, password in users]
     lines.append(user_line(*admin, "~* &* +@all"))

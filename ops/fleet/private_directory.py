@@ -19,7 +19,7 @@ _LONGEST_PARENT = 60  # the path of a unix socket may have about 100 characters
 _CLEANED = ("/tmp", "/var/tmp")
 _LOOK_S = 1.0
 _FRESHEN_S = 3600.0
-_GRACE_S = 10.0  # until what was put back has to be there
+_GRACE_S = 10.0  # until a restored socket has to be there
 _log = logging.getLogger("dppo")
 
 
@@ -40,7 +40,7 @@ def make_private_directory(run_dir: Path) -> Path:
 
 
 def _chosen_directory() -> Path | None:
-    """TMPDIR where somebody has set it to a place of his own."""
+    """TMPDIR, unless it is one of the directories that systems clean up."""
     chosen = os.environ.get("TMPDIR", "")
     return Path(chosen).absolute() if chosen and os.path.realpath(chosen) not in _CLEANED else None
 
@@ -69,7 +69,7 @@ def _takes_sockets(directory: Path) -> bool:
 
 
 class SocketUpkeep:
-    """Called again and again while a fleet runs: keeps its sockets fresh, and puts back what was removed."""
+    """Called again and again while a fleet runs: touches its sockets, and restores removed ones."""
 
     def __init__(self, fleet: Fleet, broker_socket: Path | None) -> None:
         self._fleet = fleet

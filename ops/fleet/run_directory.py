@@ -75,7 +75,7 @@ def runs_here() -> list[str]:
 
 
 def sampling_in(directory: Path) -> str:
-    """Who sampled the run in a directory, as `prepare` was told; "" if an earlier release wrote it."""
+    """The command that sampled the run, as passed to `prepare`; "" if an earlier release wrote it."""
     values = json.loads(RunFiles(directory).identity.read_text(encoding="utf-8"))
     return str(values.get("sampling", ""))
 

@@ -1,7 +1,7 @@
 """The lock of a run's directory: one command at a time trains into it.
 
-flock says that somebody holds it, the file's text who: a command that lives is named at once, the fleet of
-one that was killed is waited for. Where the file system keeps no locks, the text alone decides.
+flock shows that the lock is held; the file's text names the holder. A living command is named at once;
+the fleet of a killed command is waited for. Where the file system keeps no locks, the text alone decides.
 """
 
 import errno
@@ -80,7 +80,7 @@ def _started(pid: int) -> str:
 
 
 def read_holder(file: Path) -> LockHolder | None:
-    """Who took the lock last; None where nobody has, or it is not readable."""
+    """The last holder of the lock; None if there was none, or the file is unreadable."""
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
         fleet = values["fleet"]

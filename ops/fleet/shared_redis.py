@@ -40,7 +40,7 @@ def prepare_shared(url: str, options: TrainOptions, directory: RunDirectory, sto
     """Take the name of the run; remove or reopen what an earlier run of this name left in Redis.
 
     Raises:
-        ConfigurationError: somebody took the name since it was looked for.
+        ConfigurationError: another command took the name in the meantime.
     """
     retry = RetryLoop(stop, deadline_s=INTERACTIVE_PATIENCE_S)
     store = RunStore(connect(url, "dppo-train"), RunKeys(directory.run))
@@ -66,7 +66,7 @@ def leave_shared(store: RunStore, *, failed: bool) -> None:
 
 
 def living_leader(look: Callable[[], HolderReading], stop: StopRequest) -> str:
-    """Who renews the lease while we look at it; empty where nobody does."""
+    """The learner that renews the lease meanwhile; empty if none does."""
     return living_holder(look, _LEASE_CHECK_S, stop, changes_hands=True) or ""
 
 

@@ -47,14 +47,14 @@ class _ForgivingStream(io.TextIOBase):
 
 
 class EndedServices:
-    """Is told of each end of a service: notes it, and ends what the service left behind."""
+    """Called at each end of a service: records it, and ends the processes that the service left behind."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._services: Callable[[], list[int]] | None = None  # processes of living ones; once one has ended
 
     def install(self) -> None:
-        """supervisord tells nobody of the signal that ended a process, but for this method of its own."""
+        """Read the signal that ended a process, which supervisord passes to this method alone."""
         finish = Subprocess.finish
 
         def finish_and_tell(process: Any, pid: int, wait_status: int) -> None:
@@ -113,7 +113,7 @@ def _end_these(pids: set[int]) -> None:
 
 
 def main(configuration: str, directory: str) -> None:
-    """Run supervisord in the foreground until it is told to stop."""
+    """Run supervisord in the foreground until it receives a stop."""
     die_with_parent()
     adopt_orphans()
     os.environ[PARENT_PID_VARIABLE] = str(os.getpid())  # inherited by every service

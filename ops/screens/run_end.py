@@ -97,5 +97,5 @@ def tell_again(directory: RunDirectory, summary: RunSummary, *, as_json: bool) -
 
 
 def status_of_end(summary: RunSummary, stop: StopRequest) -> ExitStatus:
-    """What the command answers to its shell."""
+    """The exit status of the command."""
     return ExitStatus.IO_ERROR if summary.reason == UNSAVED else stop.exit_status

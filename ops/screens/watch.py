@@ -22,7 +22,7 @@ from ops.screens.view import Screen
 _PERIOD_S = 0.25
 _LAST_SAVE_S = 60.0  # longer than the longest save we allow
 _REPORT_S = 1.0  # for an evaluator whose time is up to say how far it got
-_HASTY_STOP_S = 8.0  # after Ctrl-C or SIGTERM nobody wants to wait
+_HASTY_STOP_S = 8.0  # after Ctrl-C or SIGTERM
 _HASTY_EVALUATION_S = 1.5
 _SAY_PERIOD_S = 2.0
 _MOST_FIRST_STARTS = 3
@@ -122,7 +122,7 @@ def _failure(process: ProcessState, looping: bool) -> RunFailedError | None:
 
 @dataclass
 class Watch:
-    """A fleet that is running, and what was seen of it."""
+    """A running fleet, and the last status read from it."""
 
     fleet: Fleet
     client: Client
