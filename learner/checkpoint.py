@@ -25,11 +25,11 @@ from dppo_redis.artefacts.run_files import (
     resumable_files,
 )
 from dppo_redis.errors import CheckpointError, ConfigurationError
-from dppo_redis.protocol.ledger import Books, Ledger
+from dppo_redis.protocol.ledger import Ledger, LedgerAudit
 from dppo_redis.protocol.lineage import Lineage
 from dppo_redis.protocol.sequence_numbers import LastSequenceNumbers
 from dppo_redis.protocol.spec import Spec
-from dppo_redis.service.files import flush_directory, flush_file, write_aside
+from dppo_redis.service.files import flush_directory, flush_file, write_atomically
 from dppo_redis.service.plugins import one_line
 from dppo_redis.spaces.normaliser import RunningMoments
 from learner.ppo.update import PpoUpdate
@@ -53,7 +53,7 @@ class LearnerSnapshot:
     version: int
     lineage: Lineage
     last_sequence_numbers: LastSequenceNumbers
-    books: Books
+    ledger_audit: LedgerAudit
     actor_boots: Mapping[str, int]
 
 
@@ -153,7 +153,7 @@ class Checkpoints:
 
     def _keep_for_ever(self, file: Path, name: str) -> None:
         try:
-            write_aside(self.directory / name, file.read_bytes())
+            write_atomically(self.directory / name, file.read_bytes())
         except OSError as error:
             raise CheckpointError(f"cannot save {self.directory / name}: {error}") from error
 
@@ -256,8 +256,8 @@ class Checkpoints:
             "version": snapshot.version,
             "lineage": [list(start) for start in snapshot.lineage.starts],
             "marks": snapshot.last_sequence_numbers.to_dict(),
-            "ledger": dict(snapshot.books.ledger.counts),
-            "last_entries_added": snapshot.books.last_entries_added,
+            "ledger": dict(snapshot.ledger_audit.ledger.counts),
+            "last_entries_added": snapshot.ledger_audit.last_entries_added,
             "actor_boots": dict(snapshot.actor_boots),
         }
 
@@ -280,7 +280,7 @@ class Checkpoints:
             version=values["version"],
             lineage=Lineage(tuple((epoch, update) for epoch, update in values["lineage"])),
             last_sequence_numbers=LastSequenceNumbers(values["marks"]),
-            books=Books(Ledger(values["ledger"]), values["last_entries_added"]),
+            ledger_audit=LedgerAudit(Ledger(values["ledger"]), values["last_entries_added"]),
             actor_boots=values["actor_boots"],
         )
 

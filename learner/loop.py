@@ -172,7 +172,7 @@ class Learner:
     def _signs_of_loss(self) -> int:
         """How often something has shown that rollouts may be lost."""
         bookkeeper = self.leadership.bookkeeper
-        return bookkeeper.books.ledger.of(Outcome.LOST) + bookkeeper.streams_made + self.intake.damaged
+        return bookkeeper.ledger_audit.ledger.of(Outcome.LOST) + bookkeeper.streams_made + self.intake.damaged
 
     def save(self) -> None:
         """Write a checkpoint, and the milestone owed; a full disk is reported and tried again later."""
@@ -197,8 +197,8 @@ class Learner:
             epoch=self.leadership.fence.epoch,
             version=self.leadership.publisher.version,
             lineage=self.leadership.lease.lineage,
-            last_sequence_numbers=self.intake.marks_of_settled(),
-            books=self.leadership.bookkeeper.books,
+            last_sequence_numbers=self.intake.settled_sequence_numbers(),
+            ledger_audit=self.leadership.bookkeeper.ledger_audit,
             actor_boots=self.leadership.publisher.boots,
         )
         self.saved_epoch = snapshot.epoch

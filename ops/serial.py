@@ -14,7 +14,7 @@ from rich.console import Console
 from dppo_redis.errors import CheckpointError, StoppedError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.config import RunConfig
-from dppo_redis.protocol.ledger import Books, Ledger
+from dppo_redis.protocol.ledger import Ledger, LedgerAudit
 from dppo_redis.protocol.lineage import Lineage
 from dppo_redis.protocol.reports import RunSummary
 from dppo_redis.protocol.run_plan import RunPlan
@@ -115,7 +115,7 @@ class Serial:
             version=progress.update + 1,
             lineage=Lineage(),
             last_sequence_numbers=LastSequenceNumbers(),
-            books=Books(Ledger({"steps:trained": progress.trained_steps})),
+            ledger_audit=LedgerAudit(Ledger({"steps:trained": progress.trained_steps})),
             actor_boots={},
         )
         self.training.save(snapshot)

@@ -196,7 +196,7 @@ class WatchdogDuties:
                 self._actor.beat(self._registry)
                 if self._store.control().state == STOP:
                     self._actor.stop.request()
-                self._actor.heed_length(self._store.rollout_steps())
+                self._actor.set_rollout_steps(self._store.rollout_steps())
 
     def leave(self, reason: str | None) -> None:
         """Report why, and end the registration."""

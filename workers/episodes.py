@@ -29,6 +29,26 @@ _REMEDY = (
     "an environment that may go on for ever needs a limit, for example "
     "--wrappers 'TimeLimit(max_episode_steps=1000)', or the same as --evaluation.wrappers"
 )
+_FREE_CPU_S = 10.0  # of computing time that is not rationed where steps wait
+
+
+class EvaluationBudget:
+    """How often evaluations begin: by the computing time that training could have used.
+
+    An environment that sleeps costs none. Where steps wait, cores are free, so that the first evaluations,
+    for some seconds of computing time in all, follow one another.
+    """
+
+    def __init__(self, interval_s: float, max_share: float) -> None:
+        self._interval_s = interval_s
+        self._max_share = max_share
+        self._free_s = _FREE_CPU_S
+
+    def rest_s(self, cpu_s: float, *, waits: bool) -> float:
+        """Time from the beginning of an evaluation, which took `cpu_s`, to that of the next."""
+        free_s = min(cpu_s, self._free_s) if waits else 0.0
+        self._free_s -= free_s
+        return max(self._interval_s, (cpu_s - free_s) / self._max_share)
 
 
 class NoEpisodeError(EnvironmentBrokenError):

@@ -32,7 +32,7 @@ from dppo_redis.store.credentials import Role, find_url
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_store import STOP, RunStore
 from dppo_redis.store.weight_store import WeightStore
-from workers.episodes import EpisodePlayer
+from workers.episodes import EpisodePlayer, EvaluationBudget
 from workers.join import check_run, wait_for_description
 from workers.watchdog import CallClock, Watchdog
 
@@ -41,7 +41,6 @@ _LOOK_S = 0.25  # between two looks at the run while episodes are played
 _PROGRESS_S = 1.0
 _LONGEST_PAUSE_S = 30.0  # after evaluations that failed
 _NICENESS = 10
-_FREE_CPU_S = 10.0  # of computing time that is not rationed where steps wait
 _log = logging.getLogger("dppo")
 
 
@@ -57,25 +56,6 @@ class EvaluatorOptions:
     """Where the best policy is kept; default: nowhere"""
     event_log: Path | None = None
     """File to which every event is appended, for checking afterwards; default: none"""
-
-
-class EvaluationBudget:
-    """How often evaluations begin: by the computing time that training could have used.
-
-    An environment that sleeps costs none. Where steps wait, cores are free, so that the first evaluations,
-    for some seconds of computing time in all, follow one another.
-    """
-
-    def __init__(self, interval_s: float, max_share: float) -> None:
-        self._interval_s = interval_s
-        self._max_share = max_share
-        self._free_s = _FREE_CPU_S
-
-    def rest_s(self, cpu_s: float, *, waits: bool) -> float:
-        """Time from the beginning of an evaluation, which took `cpu_s`, to that of the next."""
-        free_s = min(cpu_s, self._free_s) if waits else 0.0
-        self._free_s -= free_s
-        return max(self._interval_s, (cpu_s - free_s) / self._max_share)
 
 
 class _OutdatedError(Exception):
@@ -151,10 +131,10 @@ class Evaluator:
 
     def _is_ending(self) -> bool:
         """Whether the run is over; from then on it waits for `evaluation_end_wait_s`."""
-        self._heed(self.retry.call("read control", self.store.control))
+        self._note_control(self.retry.call("read control", self.store.control))
         return self.ends_at is not None
 
-    def _heed(self, control: Control) -> None:
+    def _note_control(self, control: Control) -> None:
         if control.state != STOP:
             self.ends_at = None
         elif self.ends_at is None:
@@ -207,7 +187,7 @@ class Evaluator:
         if now - playing.looked_at >= _LOOK_S:
             playing.looked_at = now
             with suppress(TransientError), translated():  # else the result is for a Redis that answers again
-                self._heed(self.store.control())
+                self._note_control(self.store.control())
                 if self.ends_at is not None:
                     self._leave_to_newer_weights()
                 if now - playing.said_at >= (_PROGRESS_S if self.ends_at is None else _LOOK_S):

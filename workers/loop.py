@@ -158,7 +158,7 @@ class Actor:
 
     def _collect(self, policy: ActingPolicy, snapshot: RunSnapshot) -> Rollout:
         collector = self._ready_collector()
-        self.heed_length(snapshot.rollout_steps)
+        self.set_rollout_steps(snapshot.rollout_steps)
         self.stats.rollout_began = began = time.monotonic()
         try:
             rollout = collector.collect(policy, self.stop)
@@ -169,7 +169,7 @@ class Actor:
             self.retry.call("register", lambda: self.beat(self.access.registry))
         return rollout
 
-    def heed_length(self, steps: int | None) -> None:
+    def set_rollout_steps(self, steps: int | None) -> None:
         """A fleet of this size samples rollouts of so many steps; a running one ends there, too."""
         collector, spec = self.collector, self.description.spec
         if collector is not None and self.description.join.lock_step is None and may_be_short(spec):

@@ -11,7 +11,7 @@ from dppo_redis.protocol.reports import Evaluation
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.protocol.weights import Weights
 from dppo_redis.protocol.wire import decode_weights, encode_weights, sha256
-from dppo_redis.service.files import write_aside
+from dppo_redis.service.files import write_atomically
 
 _CHECKSUM_BYTES = 64  # hexadecimal SHA-256
 _log = logging.getLogger("dppo")
@@ -24,7 +24,7 @@ def write_best(run_dir: Path, weights: Weights) -> None:
         OSError: the disk refuses; the one before is untouched.
     """
     content = encode_weights(weights)
-    write_aside(RunFiles(run_dir).best_policy, content + sha256(content).encode())
+    write_atomically(RunFiles(run_dir).best_policy, content + sha256(content).encode())
 
 
 def _without_checksum(content: bytes) -> bytes:
@@ -101,4 +101,4 @@ class BestPolicy:
 def keep_best(run_dir: Path, weights: Weights, evaluation: Evaluation) -> None:
     """Keep a policy and its evaluation; each file is replaced atomically."""
     write_best(run_dir, weights)
-    write_aside(RunFiles(run_dir).best_evaluation, json.dumps(to_json(evaluation), indent=2).encode())
+    write_atomically(RunFiles(run_dir).best_evaluation, json.dumps(to_json(evaluation), indent=2).encode())

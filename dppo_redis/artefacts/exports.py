@@ -21,7 +21,7 @@ from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.protocol.weights import Weights
 from dppo_redis.protocol.wire import sha256
-from dppo_redis.service.files import write_aside
+from dppo_redis.service.files import write_atomically
 from dppo_redis.spaces.observations import FloatArray, all_finite
 
 FORMAT = 2
@@ -91,8 +91,8 @@ def write_export(directory: Path, export: Export, *, extra: dict[str, Any] | Non
     }
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        write_aside(directory / ARRAYS, content)
-        write_aside(directory / DESCRIPTION, (json.dumps(description, indent=2) + "\n").encode())
+        write_atomically(directory / ARRAYS, content)
+        write_atomically(directory / DESCRIPTION, (json.dumps(description, indent=2) + "\n").encode())
     except OSError as error:
         raise ConfigurationError(f"cannot write the export {directory}: {error.strerror}") from error
 

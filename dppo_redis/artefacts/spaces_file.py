@@ -13,7 +13,7 @@ from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.run_plan import describe_started
 from dppo_redis.protocol.spec import RunDescription, source_of
-from dppo_redis.service.files import write_aside
+from dppo_redis.service.files import write_atomically
 from dppo_redis.spaces.actions import ActionSpec
 from dppo_redis.spaces.environment_spaces import EnvironmentSpaces, shapes_of, with_shapes
 from dppo_redis.spaces.observations import ObservationSpec
@@ -31,7 +31,7 @@ def write_spaces(run_dir: Path, config: RunConfig, spaces: EnvironmentSpaces) ->
         "observation_shapes": shapes_of(spaces.observation),
         "action": spaces.action.to_json(),
     }
-    write_aside(RunFiles(run_dir).spaces, (json.dumps(values, indent=2) + "\n").encode())
+    write_atomically(RunFiles(run_dir).spaces, (json.dumps(values, indent=2) + "\n").encode())
 
 
 def read_spaces(run_dir: Path, config: RunConfig) -> EnvironmentSpaces | None:

@@ -102,7 +102,7 @@ class LedgerBalance:
 
 
 @dataclass
-class Books:
+class LedgerAudit:
     """Compares the stream's own counter with the ledger, and books what vanished."""
 
     ledger: Ledger

@@ -200,7 +200,7 @@ class Control:
 
 
 @dataclass(frozen=True)
-class BooksSummary:
+class LedgerSummary:
     """The books as scripts read them; see `KeeperStatus`."""
 
     entries_added: int
@@ -213,9 +213,9 @@ class BooksSummary:
     imbalance: int
 
     @staticmethod
-    def of(ledger: Ledger, entries_added: int, backlog: int) -> "BooksSummary":
+    def of(ledger: Ledger, entries_added: int, backlog: int) -> "LedgerSummary":
         """The books of a ledger and the stream's counters."""
-        return BooksSummary(
+        return LedgerSummary(
             entries_added=entries_added,
             trained=ledger.of(Outcome.TRAINED),
             stale=ledger.of(Outcome.STALE),
@@ -258,7 +258,7 @@ class RunSummary:
     train_return_mean: float | None  # of the last 100 training episodes
     metrics: dict[str, float] = field(default_factory=dict)  # environment's, over the same episodes
     staleness: Annotated[StalenessSummary | None, Unit(left_out=True)] = None  # of a fleet
-    ledger: Annotated[BooksSummary | None, Unit(left_out=True)] = None  # of a fleet
+    ledger: Annotated[LedgerSummary | None, Unit(left_out=True)] = None  # of a fleet
     actors: Annotated[int | None, Unit(left_out=True)] = None  # that ever joined a fleet
     actor_wait_share: Annotated[float | None, Unit("share", digits=4, left_out=True)] = None  # of a fleet
     learner_wait_share: Annotated[float, Unit("share", digits=3)] = 0.0  # of the last minute, for rollouts

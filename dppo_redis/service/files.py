@@ -44,13 +44,13 @@ def flush_directory(directory: Path) -> OSError | None:
     return None
 
 
-def write_aside(file: Path, content: bytes) -> None:
+def write_atomically(file: Path, content: bytes) -> None:
     """Replace `file`; after a crash the old or the new content is there in full.
 
     Raises:
         OSError: the disk refuses; the old content is untouched.
     """
-    aside = aside_of(file)
+    aside = temporary_path(file)
     try:
         with aside.open("wb") as stream:
             stream.write(content)
@@ -61,7 +61,7 @@ def write_aside(file: Path, content: bytes) -> None:
         raise
 
 
-def aside_of(file: Path) -> Path:
+def temporary_path(file: Path) -> Path:
     """What `file` is called while it is written."""
     return file.with_name(f"{file.name}.writing")
 

@@ -13,7 +13,7 @@ _OURS = ("dppo_redis", "learner", "ops", "workers")
 _HOME = Path(__file__).resolve().parents[2]
 
 
-def find_modules_here() -> None:
+def allow_local_imports() -> None:
     """Let modules of the working directory be imported; last in the path, to shadow nothing.
 
     Raises:
@@ -61,7 +61,7 @@ def import_module_of(name: str) -> None:
     module, colon, _ = name.partition(":")
     if not colon:
         return
-    find_modules_here()
+    allow_local_imports()
     _refuse_namesakes_beside(module)
     try:
         with keeping_process_state():
@@ -91,7 +91,7 @@ def import_named(name: str, knob: str) -> Any:
         ConfigurationError: there is none; `knob` is the setting that named it.
     """
     module, _, attribute = name.partition(":")
-    find_modules_here()
+    allow_local_imports()
     _refuse_namesakes_beside(module)
     try:
         with keeping_process_state():

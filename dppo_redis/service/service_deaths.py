@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from dppo_redis.errors import DppoError, ExitStatus
-from dppo_redis.service.files import write_aside
+from dppo_redis.service.files import write_atomically
 
 MOST_DEATHS = 10  # in a row
 DIRECTORY_VARIABLE = "DPPO_DEATHS"
@@ -140,7 +140,7 @@ def write_file(file: Path, deaths: Deaths) -> None:
     Raises:
         OSError: the disk refuses.
     """
-    write_aside(file, json.dumps(asdict(deaths)).encode())
+    write_atomically(file, json.dumps(asdict(deaths)).encode())
 
 
 def _name_of(number: int) -> str:

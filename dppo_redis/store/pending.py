@@ -70,7 +70,7 @@ class PendingEntries:
             self._waiting = {i: self._waiting.get(i, _Waiting(i, count, 0)) for i, count in found}
         self._is_known = self._is_judged = True
 
-    def look_again(self) -> None:
+    def list_again(self) -> None:
         """A reply was lost, and entries may have been in it."""
         self._is_known = False
 

@@ -249,7 +249,7 @@ class RolloutConsumer:
         finally:
             if not is_complete:
                 self._own_first = True
-                self._pending.look_again()
+                self._pending.list_again()
 
     def _read_own(self, count: int) -> Iterator[StreamEntry]:
         self._pending.look()

@@ -12,12 +12,12 @@ from dppo_redis.protocol.ledger import Ledger
 from dppo_redis.protocol.report_fields import from_fields, names
 from dppo_redis.protocol.reports import (
     ActorReport,
-    BooksSummary,
     Control,
     Evaluation,
     EvaluatorReport,
     KeeperStatus,
     LearnerStatus,
+    LedgerSummary,
 )
 from dppo_redis.store.client import Client
 from dppo_redis.store.keys import RunKeys
@@ -54,9 +54,9 @@ class RunStatus:
         return {slot: from_fields(ActorReport, report) for slot, report in self.actor_fields.items()}
 
     @property
-    def books(self) -> BooksSummary:
+    def ledger_summary(self) -> LedgerSummary:
         """All counted at one moment, so that they add up."""
-        return BooksSummary(**{name: getattr(self.keeper, name) for name in names(BooksSummary)})
+        return LedgerSummary(**{name: getattr(self.keeper, name) for name in names(LedgerSummary)})
 
 
 def read_status(client: Client, keys: RunKeys) -> RunStatus:

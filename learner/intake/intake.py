@@ -138,7 +138,7 @@ class Intake:
         outcome, reason = settlement.outcome, settlement.reason
         self._event_log.write("dropped", id=entry.id, boot=boot, seq=seq, outcome=outcome, reason=reason)
 
-    def marks_of_settled(self) -> LastSequenceNumbers:
+    def settled_sequence_numbers(self) -> LastSequenceNumbers:
         """The marks without what is only in hand: another learner process may get that again."""
         last_sequence_numbers = self.last_sequence_numbers.to_dict()
         for accepted in self._gathered:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
-from dppo_redis.protocol.ledger import Books, Ledger, LedgerBalance, Outcome, Settlement
+from dppo_redis.protocol.ledger import Ledger, LedgerAudit, LedgerBalance, Outcome, Settlement
 from dppo_redis.protocol.reports import SERVER_TIME
 from dppo_redis.store.client import TransientError, translated
 from dppo_redis.store.rollout_stream import ensure_group
@@ -26,22 +26,22 @@ class Bookkeeper:
     """Gives every rollout one recorded outcome."""
 
     def __init__(self, fence: Fence, lease: Lease) -> None:
-        self.books = Books(Ledger())
+        self.ledger_audit = LedgerAudit(Ledger())
         self.streams_made = 0  # what an older one held after the last audit was never counted
         self._fence = fence
         self._lease = lease
         self._is_settling = False  # also between two attempts, when the lock is free
         self._doubtful = count()  # entries whose trim was not confirmed
 
-    def restore(self, books: Books) -> None:
+    def restore(self, ledger_audit: LedgerAudit) -> None:
         """Go on from a checkpoint; called before the lease is taken."""
-        self.books = books
+        self.ledger_audit = ledger_audit
 
     @property
     def settled_steps(self) -> int:
         """Valid steps of all settled rollouts, whatever their outcome."""
         with self._fence.lock:
-            return self.books.ledger.settled_steps
+            return self.ledger_audit.ledger.settled_steps
 
     # From the loop's thread
 
@@ -59,12 +59,12 @@ class Bookkeeper:
             with translated():
                 counted = self._fence.writes.settle(self._fence.epoch, settlements)
         except TransientError:
-            self.books.doubts.update({s.entry_id: s for s in settlements})
+            self.ledger_audit.doubts.update({s.entry_id: s for s in settlements})
             raise
         for settlement, counts in zip(settlements, counted, strict=True):
             if counts:
-                self.books.ledger.add(settlement.outcome, settlement.reason, settlement.steps)
-                self.books.doubts.pop(settlement.entry_id, None)
+                self.ledger_audit.ledger.add(settlement.outcome, settlement.reason, settlement.steps)
+                self.ledger_audit.doubts.pop(settlement.entry_id, None)
         self._fence.event_log.write(
             "settled",
             entries=[(s.entry_id, s.outcome, n) for s, n in zip(settlements, counted, strict=True)],
@@ -76,7 +76,7 @@ class Bookkeeper:
         """Make stream and group again where they are missing."""
         with self._fence.lock:
             if ensure_group(self._fence.client, self._fence.keys):
-                self.books.stream_is_new = True
+                self.ledger_audit.stream_is_new = True
                 self.streams_made += 1
 
     # From the keeper's thread
@@ -86,15 +86,15 @@ class Bookkeeper:
         fence = self._fence
         with fence.lock:
             counters = read_counters(fence.client, fence.keys)
-            if not self.books.adopt(counters.ledger, counters.entries_added, counters.backlog):
+            if not self.ledger_audit.adopt(counters.ledger, counters.entries_added, counters.backlog):
                 _log.warning("somebody else wrote into the ledger; its counts are put right from memory")
             if not self._is_settling:
-                self.books.doubts.clear()
-            balance = self.books.audit(counters.entries_added, counters.backlog)
+                self.ledger_audit.doubts.clear()
+            balance = self.ledger_audit.audit(counters.entries_added, counters.backlog)
             if balance.imbalance:
                 fence.event_log.write("booked", imbalance=balance.imbalance)
-            if self.books.ledger.counts != counters.ledger:
-                fence.writes.write_hash(fence.epoch, fence.keys.ledger, self.books.ledger.counts)
+            if self.ledger_audit.ledger.counts != counters.ledger:
+                fence.writes.write_hash(fence.epoch, fence.keys.ledger, self.ledger_audit.ledger.counts)
             self.restore_stream()
             return replace(balance, stream_bytes=counters.stream_bytes)
 
@@ -116,11 +116,11 @@ class Bookkeeper:
                 trimmed = self._fence.writes.trim(self._fence.epoch, most)
         except TransientError:
             doubt = Settlement(b"", Outcome.LOST, "valve")
-            self.books.doubts.update({b"valve-%d" % next(self._doubtful): doubt for _ in range(most)})
+            self.ledger_audit.doubts.update({b"valve-%d" % next(self._doubtful): doubt for _ in range(most)})
             raise
         self._fence.event_log.write("trimmed", entries=trimmed)
         if trimmed:
-            self.books.ledger.add(Outcome.LOST, "valve", entries=trimmed)
+            self.ledger_audit.ledger.add(Outcome.LOST, "valve", entries=trimmed)
         return trimmed
 
     def write_status(self, fields: Mapping[str, str | int | float]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dppo_redis.protocol.ledger import Books
+from dppo_redis.protocol.ledger import LedgerAudit
 from dppo_redis.protocol.lineage import Lineage
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.service.event_log import NO_EVENT_LOG, EventLog
@@ -27,11 +27,13 @@ class Leadership:
     publisher: Publisher
     bookkeeper: Bookkeeper
 
-    def restore(self, version: int, lineage: Lineage, books: Books, boots: Mapping[str, int]) -> None:
+    def restore(
+        self, version: int, lineage: Lineage, ledger_audit: LedgerAudit, boots: Mapping[str, int]
+    ) -> None:
         """Go on from a checkpoint; called before the lease is taken."""
         self.publisher.restore(version, boots)
         self.lease.restore(lineage)
-        self.bookkeeper.restore(books)
+        self.bookkeeper.restore(ledger_audit)
 
 
 def make_leadership(

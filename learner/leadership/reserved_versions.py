@@ -12,7 +12,7 @@ import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dppo_redis.service.files import write_aside
+from dppo_redis.service.files import write_atomically
 from dppo_redis.service.logs import RateLimit
 
 _AT_ONCE = 100
@@ -61,7 +61,7 @@ class ReservedVersions:
         if self._file is None:
             return
         try:
-            write_aside(self._file, json.dumps(asdict(used)).encode())
+            write_atomically(self._file, json.dumps(asdict(used)).encode())
             self._covered = used
         except OSError as error:  # publishing matters more
             if self._rate_limit.due():

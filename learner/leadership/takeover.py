@@ -62,7 +62,9 @@ def take_over(
         snapshot = checkpoints.restore(ppo)
         files = checkpoints.files()
         if snapshot:
-            leadership.restore(snapshot.version, snapshot.lineage, snapshot.books, snapshot.actor_boots)
+            leadership.restore(
+                snapshot.version, snapshot.lineage, snapshot.ledger_audit, snapshot.actor_boots
+            )
         try:
             leadership.lease.acquire(*(snapshot.epoch, snapshot.progress.update) if snapshot else (0, 0))
         except LeaseHeldError:

@@ -1,6 +1,6 @@
 """Gradient steps over the rows of an update: what they report, and those that autograd makes.
 
-`plain_steps.py` has the same for plain networks, by hand. `update.py` asks for either pass by pass.
+`plain/steps.py` has the same for plain networks, by hand. `update.py` asks for either pass by pass.
 """
 
 from collections.abc import Iterator

@@ -20,7 +20,7 @@ from dppo_redis.spaces.observations import FloatArray
 from learner.ppo.adam import Adam
 from learner.ppo.batch import Batch, Rows
 from learner.ppo.drift import Drift, by_staleness, drift
-from learner.ppo.plain_steps import make_steps
+from learner.ppo.plain.steps import make_steps
 from learner.ppo.prepare import prepare
 from learner.ppo.steps import Schedule, Tally
 

@@ -31,13 +31,13 @@ def _row(actors: int | None, target_on: str, seeds: list[int]) -> tuple[list[str
 
 
 def _fleet_row(actors: int, results: list[RunSummary]) -> list[str]:
-    """Staleness and books over all runs of one fleet size."""
-    books = [result.ledger for result in results if result.ledger is not None]
+    """Staleness and ledgers over all runs of one fleet size."""
+    ledgers = [result.ledger for result in results if result.ledger is not None]
     staleness = [result.staleness for result in results if result.staleness is not None]
-    settled = sum(ledger.entries_added - ledger.backlog for ledger in books)
-    stale = sum(ledger.stale for ledger in books)
+    settled = sum(ledger.entries_added - ledger.backlog for ledger in ledgers)
+    stale = sum(ledger.stale for ledger in ledgers)
     mean, most = max(one.mean for one in staleness), max(one.max for one in staleness)
-    imbalance = max(abs(ledger.imbalance) for ledger in books)
+    imbalance = max(abs(ledger.imbalance) for ledger in ledgers)
     return [name_of(actors), f"{stale} of {settled}", f"{mean:.2f}", str(most), str(imbalance)]
 
 

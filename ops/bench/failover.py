@@ -184,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table(header, rows))
     print(f"\n{sum(f.resumed_s <= 15 for f in found)} of {rounds} within 15 s; {len(versions)} updates")
     print(f"versions rise: {all(a < b for a, b in pairwise(versions))}")
-    print(f"books: {summary.ledger and to_json(summary.ledger)}")
+    print(f"ledger: {summary.ledger and to_json(summary.ledger)}")
     return ExitStatus.DONE
 
 

@@ -28,7 +28,7 @@ from dppo_redis.service.shutdown import StopRequest
 from learner.build import build_ppo
 from learner.ppo.adam import Adam
 from learner.ppo.batch import stack
-from learner.ppo.plain_steps import PlainSteps, plain_networks
+from learner.ppo.plain.steps import PlainSteps, plain_networks
 from learner.ppo.prepare import prepare
 from learner.ppo.steps import AutogradSteps, Schedule, Steps
 from ops.bench.runs import table

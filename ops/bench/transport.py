@@ -146,7 +146,7 @@ def consume(client: Client, keys: RunKeys) -> "Cost":
         return cost
     finally:
         keeper.close()
-        ledger = leadership.bookkeeper.books.ledger
+        ledger = leadership.bookkeeper.ledger_audit.ledger
         assert ledger.counts["trained"] == ledger.settled == ROLLOUTS
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.service.arguments import parse_arguments
-from dppo_redis.service.files import write_aside
+from dppo_redis.service.files import write_atomically
 from dppo_redis.store.credentials import CREDENTIALS_VARIABLE, Role, read_credentials
 from dppo_redis.store.keys import check_run_name
 from ops.fleet.access_rules import acl_file
@@ -33,7 +33,7 @@ def make_users(directory: Path, run: str | None) -> None:
     prefix = f"dppo-{check_run_name(run)}" if run else "dppo"
     users = [(role, *_credentials(directory / role, f"{prefix}-{role}")) for role in Role]
     admin = _credentials(directory / ADMIN, f"{prefix}-{ADMIN}")
-    write_aside(directory / ACL_FILE, acl_file(users, admin, run).encode())
+    write_atomically(directory / ACL_FILE, acl_file(users, admin, run).encode())
 
 
 def _credentials(file: Path, name: str) -> tuple[str, str]:

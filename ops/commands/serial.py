@@ -23,7 +23,7 @@ from learner.warm_start import check_before_start
 from ops.fleet.run_directory import RunDirectory, check, claim, prepare, sampling_in
 from ops.fleet.start_decision import decide_start
 from ops.options import SerialOptions
-from ops.screens.run_end import Times, keep, status_of_end, tell_again, with_save_checked
+from ops.screens.run_end import Times, keep, report_finished, status_of_end, with_save_checked
 from ops.screens.tables import (
     RunConsole,
     derived_table,
@@ -79,7 +79,7 @@ def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
     else:
         check_before_start(planned, directory.path)
     if beginning.summary is not None:
-        return tell_again(directory, beginning.summary, as_json=options.json)
+        return report_finished(directory, beginning.summary, as_json=options.json)
     claim(directory, stop, beginning.lock)
     sampling = f"{_ONE_PROCESS}{options.age}"
     prepare(directory, planned.config_as_used, resume=bool(options.resume), sampling=sampling)

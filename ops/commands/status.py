@@ -49,7 +49,7 @@ def status_json(status: RunStatus) -> dict[str, Any]:
         "metrics": status.learner.metrics,
         "learner_wait_share": status.learner.learner_wait_share,
         "age_s": status.age_s if status.age_s is None else round(status.age_s, 1),
-        "ledger": to_json(status.books),
+        "ledger": to_json(status.ledger_summary),
         "drops": dict(status.ledger.reasons()),
         "warnings": [*status.learner.warnings, *describe_all(status.evaluator, status.evaluation)],
         "evaluations": status.evaluator.evaluations,

@@ -36,7 +36,14 @@ from ops.fleet.shared_redis import check_shared, leave_shared, prepare_shared
 from ops.fleet.start_decision import decide_start
 from ops.fleet.supervisor import Fleet
 from ops.options import TrainOptions
-from ops.screens.run_end import Times, keep, prepare_to_draw, status_of_end, tell_again, with_save_checked
+from ops.screens.run_end import (
+    Times,
+    keep,
+    prepare_to_draw,
+    report_finished,
+    status_of_end,
+    with_save_checked,
+)
 from ops.screens.summary import summarise
 from ops.screens.tables import derived_table, progress_stream, summary_table
 from ops.screens.view import Screen
@@ -79,7 +86,7 @@ def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
     if options.resume:
         check_resumed(directory, planned, stop)
     if beginning.summary is not None:
-        return tell_again(directory, beginning.summary, as_json=options.json)
+        return report_finished(directory, beginning.summary, as_json=options.json)
     if stop.requested:
         return stop.exit_status
     lock = claim(directory, stop, beginning.lock)

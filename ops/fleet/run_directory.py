@@ -16,7 +16,7 @@ from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.protocol.reports import RunSummary
-from dppo_redis.service.files import aside_of, write_aside
+from dppo_redis.service.files import temporary_path, write_atomically
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.keys import check_run_name
 from ops.fleet.run_lock import sign, take
@@ -140,7 +140,7 @@ def check(directory: RunDirectory, *, resume: bool, overwrite: bool) -> None:
 def _is_unused(files: RunFiles) -> bool:
     """Empty, or with no more than a command writes that is killed while it begins: lock and configuration."""
     children = set(files.path.iterdir())
-    begun = {files.lock, files.config, *(aside_of(file) for file in (files.config, files.identity))}
+    begun = {files.lock, files.config, *(temporary_path(file) for file in (files.config, files.identity))}
     return not children or (files.lock in children and children <= begun)
 
 
@@ -192,9 +192,9 @@ def prepare(directory: RunDirectory, config: RunConfig, *, resume: bool, samplin
                 shutil.rmtree(file)
             else:
                 file.unlink(missing_ok=True)
-        write_aside(files.config, tomli_w.dumps(to_toml(config)).encode())
+        write_atomically(files.config, tomli_w.dumps(to_toml(config)).encode())
         identity = {"run": directory.run, "sampling": sampling}
-        write_aside(files.identity, json.dumps(identity).encode())
+        write_atomically(files.identity, json.dumps(identity).encode())
     except OSError as error:
         raise _unwritable(directory.path, error) from error
 
@@ -207,4 +207,4 @@ def _unwritable(path: Path, error: OSError) -> ConfigurationError:
 
 def write_summary(path: Path, summary: RunSummary) -> None:
     """Keep the summary beside the other artefacts."""
-    write_aside(RunFiles(path).summary, json.dumps(to_json(summary), indent=2).encode())
+    write_atomically(RunFiles(path).summary, json.dumps(to_json(summary), indent=2).encode())

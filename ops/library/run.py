@@ -59,8 +59,8 @@ class Run:
 
         Of interest are `.learner` (state, update, trained_steps, budget_steps, steps_per_s, return_mean,
         warnings), `.keeper` (backlog, actors), `.evaluation` (the newest complete one, None before),
-        `.actors` (by slot), `.books` and `.control`. Before the first report the learner's state is empty.
-        After the end it is "finished", `.control.state` is "stop", and `.control.reason` says why.
+        `.actors` (by slot), `.ledger_summary` and `.control`. Before the first report the learner's state is
+        empty. After the end it is "finished", `.control.state` is "stop", and `.control.reason` says why.
 
         Raises:
             ConfigurationError: the Redis that the run uses refuses this program.

@@ -5,11 +5,11 @@ from dataclasses import replace
 from dppo_redis.protocol.ledger import Ledger, Outcome
 from dppo_redis.protocol.report_fields import from_fields, names, to_fields
 from dppo_redis.protocol.reports import (
-    BooksSummary,
     Control,
     Evaluation,
     KeeperStatus,
     LearnerStatus,
+    LedgerSummary,
     RunSummary,
 )
 from dppo_redis.store.run_status import RunStatus
@@ -56,7 +56,7 @@ def status_of_end(last: RunStatus, summary: RunSummary | None) -> RunStatus:
         actors=0,
     )
     if summary.ledger is not None:
-        keeper = _with_books(keeper, summary.ledger)
+        keeper = _with_ledger(keeper, summary.ledger)
     return replace(
         ended,
         fields=_texts(learner, keeper),
@@ -77,6 +77,6 @@ def _is_complete(evaluation: Evaluation | None) -> bool:
     return evaluation is not None and evaluation.complete
 
 
-def _with_books(keeper: KeeperStatus, books: BooksSummary) -> KeeperStatus:
-    counts = {name: getattr(books, name) for name in names(BooksSummary)}
+def _with_ledger(keeper: KeeperStatus, ledger_summary: LedgerSummary) -> KeeperStatus:
+    counts = {name: getattr(ledger_summary, name) for name in names(LedgerSummary)}
     return replace(keeper, **counts)

@@ -147,7 +147,7 @@ def _from_checkpoint(
         version=snapshot.version,
         update=progress.update,
         trained_steps=progress.trained_steps,
-        settled_steps=snapshot.books.ledger.settled_steps,
+        settled_steps=snapshot.ledger_audit.ledger.settled_steps,
         spec=description.digest,
         arrays=ppo.acting_arrays(),
     )

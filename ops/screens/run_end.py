@@ -87,7 +87,7 @@ def _tried(summary: RunSummary, what: str, action: Callable[[], None]) -> RunSum
     return summary
 
 
-def tell_again(directory: RunDirectory, summary: RunSummary, *, as_json: bool) -> ExitStatus:
+def report_finished(directory: RunDirectory, summary: RunSummary, *, as_json: bool) -> ExitStatus:
     """The last words of a run that was finished before."""
     _log.info("run %s is finished; another --run, or a larger --total-steps, trains", directory.run)
     make_console(progress_stream(as_json), RunConsole).print(summary_table(summary))

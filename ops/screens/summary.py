@@ -7,7 +7,7 @@ from pathlib import Path
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.ledger import Ledger
-from dppo_redis.protocol.reports import BooksSummary, Control, RunSummary, StalenessSummary
+from dppo_redis.protocol.reports import Control, LedgerSummary, RunSummary, StalenessSummary
 from dppo_redis.store.client import TransientError, translated
 from dppo_redis.store.registry import Registry
 from dppo_redis.store.run_status import RunStatus
@@ -34,7 +34,7 @@ def summarise(config: RunConfig, watch: Watch, run_dir: Path, *, failed: bool) -
                 summary = _with_counters(summary, watch.store)
                 summary = replace(summary, actors=Registry(watch.client, watch.store.keys).joined())
         except (TransientError, ConfigurationError) as error:
-            _log.warning("the last books are not known: %s", error)
+            _log.warning("the last ledger is not known: %s", error)
         summary = _with_last_evaluation(summary, config, status)
         summary = _with_trouble(summary, config, status)
     summary = replace(summary, warnings=(*summary.warnings, *watch.losses.warnings))
@@ -60,7 +60,7 @@ def _of_status(status: RunStatus, config: RunConfig, run_dir: Path) -> RunSummar
         train_return_mean=learner.return_mean,
         metrics=learner.metrics,
         staleness=StalenessSummary(learner.staleness_mean, learner.staleness_max, config.staleness_limit),
-        ledger=status.books,
+        ledger=status.ledger_summary,
         actors=len(status.actors),
         actor_wait_share=keeper.actor_wait_share,
         learner_wait_share=learner.learner_wait_share,
@@ -72,8 +72,10 @@ def _of_status(status: RunStatus, config: RunConfig, run_dir: Path) -> RunSummar
 def _with_counters(summary: RunSummary, store: RunStore) -> RunSummary:
     counters = store.counters()
     ledger = Ledger(counters.ledger)
-    books = BooksSummary.of(ledger, ledger.entries_before + counters.entries_added, counters.backlog)
-    return replace(summary, ledger=books, settled_steps=ledger.settled_steps)
+    ledger_summary = LedgerSummary.of(
+        ledger, ledger.entries_before + counters.entries_added, counters.backlog
+    )
+    return replace(summary, ledger=ledger_summary, settled_steps=ledger.settled_steps)
 
 
 def _with_last_evaluation(summary: RunSummary, config: RunConfig, status: RunStatus) -> RunSummary:

@@ -58,7 +58,10 @@ def derived_table(config: RunConfig, derived: Derived, *, serial: bool = False) 
         rows += [
             ("rollouts per update", f"{derived.rollouts_per_update} from {config.actors} actors"),
             ("bytes per rollout", f"{derived.rollout_bytes:,}"),
-            ("expected lag", f"{derived.expected_staleness:.1f} updates (limit {config.staleness_limit})"),
+            (
+                "expected staleness",
+                f"{derived.expected_staleness:.1f} updates (limit {config.staleness_limit})",
+            ),
             ("actors wait at a backlog of", _marks(derived)),
             (
                 "most rollouts in Redis",
@@ -104,12 +107,11 @@ def _summary_rows(summary: RunSummary) -> list[tuple[str, str]]:
         rows.append(
             ("staleness", f"mean {staleness.mean:.2f}, max {staleness.max}, limit {staleness.limit}"),
         )
-    if (books := summary.ledger) is not None:
-        drops = (
-            f"{books.stale} stale + {books.duplicate} duplicate + {books.refused} refused + {books.lost} lost"
-        )
-        settled = f"{books.entries_added:,} rollouts = {books.trained:,} trained + {drops}"
-        rows.append(("books", f"{settled} + {books.backlog} left (imbalance {books.imbalance})"))
+    if (ledger := summary.ledger) is not None:
+        refused = f"{ledger.refused} refused + {ledger.lost} lost"
+        drops = f"{ledger.stale} stale + {ledger.duplicate} duplicate + {refused}"
+        settled = f"{ledger.entries_added:,} rollouts = {ledger.trained:,} trained + {drops}"
+        rows.append(("ledger", f"{settled} + {ledger.backlog} left (imbalance {ledger.imbalance})"))
     rows.append(("the learner waited", f"{100 * summary.learner_wait_share:.0f} % of the last minute"))
     rows += [("warning", text) for text in summary.warnings]
     rows.append(("artefacts", summary.run_dir))

@@ -187,7 +187,7 @@ class Watch:
         signalled = self.stop.signal
         while self.stop.signal is signalled:
             self._look()
-            told = told or self._tell_to_stop()
+            told = told or self._request_stop()
             now = time.monotonic()
             awaited = {
                 name
@@ -206,7 +206,7 @@ class Watch:
     def _running(self) -> set[str]:
         return {p.name for p in self.fleet.processes().values() if p.alive and p.name != "broker"}
 
-    def _tell_to_stop(self) -> bool:
+    def _request_stop(self) -> bool:
         """Whether the wish reached Redis, which may only be starting."""
         try:
             with translated():

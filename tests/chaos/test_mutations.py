@@ -132,7 +132,7 @@ class Attack:
             (entry_id, fields[b"boot"], fields[b"seq"])
             for entry_id, fields in cast(Any, self.client.xrange(self.keys.rollouts))
         ]
-        ledger = {outcome.value: second.bookkeeper.books.ledger.of(outcome) for outcome in Outcome}
+        ledger = {outcome.value: second.bookkeeper.ledger_audit.ledger.of(outcome) for outcome in Outcome}
         self.event_log.write(
             "final", ledger=ledger, entries=entries, entries_added=balance.entries_added,
             backlog=balance.backlog, imbalance=balance.imbalance,

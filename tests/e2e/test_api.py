@@ -60,7 +60,7 @@ def test_a_program_trains_looks_waits_and_plays_with_the_best_policy(tmp_path: P
             ended = run.status()
             assert ended.control.reason == summary.reason == "total_steps"
             assert ended.learner.trained_steps == summary.trained_steps >= 1000
-            assert ended.evaluation == summary.evaluation and ended.books == summary.ledger
+            assert ended.evaluation == summary.evaluation and ended.ledger_summary == summary.ledger
             assert run.stop() == run.wait() == summary
             env = gymnasium.make("CartPole-v1")
             observation, _ = env.reset(seed=1)
@@ -92,7 +92,7 @@ def test_runs_end_with_their_block_by_stop_and_with_the_program(tmp_path: Path) 
             return await asyncio.gather(*starts)
 
         with asyncio.run(main())[0] as a:
-            until(lambda: a.status().books.trained and a.status().actors)
+            until(lambda: a.status().ledger_summary.trained and a.status().actors)
             assert a.status().learner.state == "training" and "training" in repr(a)
             try:
                 a.wait(0.01)

@@ -116,10 +116,10 @@ class Reader:
         batch: list[AcceptedRollout] = []
         for _ in range(most):
             batch += self.poll(update) or []
-            if self.leadership.bookkeeper.books.ledger.settled + len(batch) >= settled:
+            if self.leadership.bookkeeper.ledger_audit.ledger.settled + len(batch) >= settled:
                 return batch
         raise AssertionError(
-            f"{len(batch)} accepted, ledger {self.leadership.bookkeeper.books.ledger.counts}"
+            f"{len(batch)} accepted, ledger {self.leadership.bookkeeper.ledger_audit.ledger.counts}"
         )
 
 

@@ -15,7 +15,7 @@ from dppo_redis.artefacts.exports import load_export
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.ledger import Ledger
 from dppo_redis.protocol.report_fields import from_whole_fields
-from dppo_redis.protocol.reports import BooksSummary, Control, Evaluation, RunSummary, StalenessSummary
+from dppo_redis.protocol.reports import Control, Evaluation, LedgerSummary, RunSummary, StalenessSummary
 from dppo_redis.protocol.run_plan import plan
 from dppo_redis.store.run_status import RunStatus
 from ops.fleet.broker import find_server
@@ -61,7 +61,7 @@ def summary_screen(summary: Mapping[str, Any]) -> str:
     if "staleness" in values:
         values |= {
             "staleness": StalenessSummary(**values["staleness"]),
-            "ledger": BooksSummary(**values["ledger"]),
+            "ledger": LedgerSummary(**values["ledger"]),
         }
     return _printed(summary_table(RunSummary(**values)))
 

@@ -156,7 +156,7 @@ def sides(commit: str) -> Iterator[Sides]:
         packed = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
         with tarfile.open(fileobj=BytesIO(packed)) as archive:
             archive.extractall(place / "code", filter="data")
-        by_hand = (place / "code/learner/ppo/plain_steps.py").exists()
+        by_hand = (place / "code/learner/ppo/plain/steps.py").exists()
         if not by_hand:
             print(
                 f"{commit} knows autograd alone: so this checkout computes all gradients with it", flush=True

@@ -43,8 +43,8 @@ def test_nine_actors_in_a_run_planned_for_one_deliver_almost_nothing_too_old(
     stop = StopRequest()
 
     def settled() -> tuple[int, int]:
-        books = read_status(private_client, keys).books
-        return books.trained, books.stale
+        ledger = read_status(private_client, keys).ledger_summary
+        return ledger.trained, ledger.stale
 
     with in_background(lambda: _serve(argv, stop), stop), ExitStack() as actors:
         for slot in range(ACTORS):
@@ -62,5 +62,5 @@ def test_nine_actors_in_a_run_planned_for_one_deliver_almost_nothing_too_old(
     assert stale <= 0.05 * (stale + trained), (before, after)
     assert status.learner.staleness_recent is not None
     assert status.learner.staleness_recent < 2.0
-    assert status.books.refused == 0
+    assert status.ledger_summary.refused == 0
     assert {actor.rollout_steps for actor in status.actors.values()} == {126 // ACTORS}

@@ -93,7 +93,7 @@ def test_it_waits_until_the_first_rollout_then_trains_and_has_finished_at_the_en
     assert (end.trained_steps, end.staleness_max <= 4) == (200 * BATCH, True)
     assert 0 < end.learner_wait_share < 1
     assert end.return_mean is not None
-    assert run.status.books.imbalance == 0
+    assert run.status.ledger_summary.imbalance == 0
 
 
 def test_a_learner_without_actors_says_from_the_first_seconds_that_it_waits(

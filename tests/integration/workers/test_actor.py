@@ -89,7 +89,7 @@ class TestLength:
         with running_actor(redis_server.url, keys, slow) as running:
             wait_until(lambda: running.actor.stats.rollout_began is not None, 10, "it samples")
             client.hset(keys.control, "rollout_steps", "2")
-            running.actor.heed_length(RunStore(client, keys).rollout_steps())
+            running.actor.set_rollout_steps(RunStore(client, keys).rollout_steps())
             running.wait_for_pushes(1)
             assert self.lengths(client, keys)[0] < 4
 

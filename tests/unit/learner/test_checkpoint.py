@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Dict
 
 from dppo_redis.errors import CheckpointError, ConfigurationError, FencedError
 from dppo_redis.protocol.config import NetworkConfig
-from dppo_redis.protocol.ledger import Books, Ledger
+from dppo_redis.protocol.ledger import Ledger, LedgerAudit
 from dppo_redis.protocol.lineage import Lineage
 from dppo_redis.protocol.sequence_numbers import LastSequenceNumbers
 from dppo_redis.protocol.spec import Spec
@@ -58,7 +58,9 @@ def make_snapshot(update: int = 3) -> LearnerSnapshot:
         version=17,
         lineage=Lineage(((1, 0), (4, 2))),
         last_sequence_numbers=LastSequenceNumbers({"a" * 16: 3, "b" * 16: 9}),
-        books=Books(Ledger({"trained": 3, "steps:trained": 24, "lost:reset": 1}), last_entries_added=5),
+        ledger_audit=LedgerAudit(
+            Ledger({"trained": 3, "steps:trained": 24, "lost:reset": 1}), last_entries_added=5
+        ),
         actor_boots={"0": 2, "next": 1},
     )
 

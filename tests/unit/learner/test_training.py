@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from dppo_redis.errors import CheckpointError, FencedError
-from dppo_redis.protocol.ledger import Books, Ledger
+from dppo_redis.protocol.ledger import Ledger, LedgerAudit
 from dppo_redis.protocol.lineage import Lineage
 from dppo_redis.protocol.lock_step import LockStep
 from dppo_redis.protocol.reports import Evaluation
@@ -82,7 +82,7 @@ def train(training: Training, updates: int = 1, waited_s: float = 0.0) -> Traine
 
 
 def snapshot_of(training: Training) -> LearnerSnapshot:
-    books = Books(Ledger({"steps:trained": training.progress.trained_steps}))
+    books = LedgerAudit(Ledger({"steps:trained": training.progress.trained_steps}))
     return LearnerSnapshot(
         training.progress, 1, training.progress.update, Lineage(), LastSequenceNumbers(), books, {}
     )

@@ -11,7 +11,7 @@ import torch
 from dppo_redis.artefacts.exports import Export, write_export
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import NetworkConfig
-from dppo_redis.protocol.ledger import Books, Ledger
+from dppo_redis.protocol.ledger import Ledger, LedgerAudit
 from dppo_redis.protocol.lineage import Lineage
 from dppo_redis.protocol.sequence_numbers import LastSequenceNumbers
 from dppo_redis.protocol.spec import Spec
@@ -46,7 +46,7 @@ def save(directory: Path, trainer: PpoUpdate) -> Path:
         version=4,
         lineage=Lineage(((1, 0),)),
         last_sequence_numbers=LastSequenceNumbers({}),
-        books=Books(Ledger({}), 0),
+        ledger_audit=LedgerAudit(Ledger({}), 0),
         actor_boots={},
     )
     return Checkpoints(directory, "another run", trainer.spec.digest(), keep=1).save(trainer, snapshot)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dppo_redis.protocol.ledger import Books, Ledger, LedgerBalance, Outcome, Settlement
+from dppo_redis.protocol.ledger import Ledger, LedgerAudit, LedgerBalance, Outcome, Settlement
 
 
-def make_books(*, last_entries_added: int = 0, **counts: int) -> Books:
-    return Books(Ledger(dict(counts)), last_entries_added)
+def make_books(*, last_entries_added: int = 0, **counts: int) -> LedgerAudit:
+    return LedgerAudit(Ledger(dict(counts)), last_entries_added)
 
 
 class TestLedger:
@@ -97,7 +97,7 @@ class TestAudit:
         assert books.audit(entries_added=0, backlog=0).imbalance == 0
 
     def test_a_reset_that_a_predecessor_has_booked_since_the_checkpoint_is_not_booked_again(self) -> None:
-        books = Books(Ledger({"trained": 8}), last_entries_added=10)  # of the checkpoint
+        books = LedgerAudit(Ledger({"trained": 8}), last_entries_added=10)  # of the checkpoint
         books.ledger.merge({"trained": 9, "entries_before": 12, "lost": 3})  # of Redis, as it was left
         balance = books.audit(entries_added=4, backlog=4)
         assert balance.imbalance == 0
@@ -161,7 +161,7 @@ class Stream:
         self.waiting = 0
         self.ever = 0
         self.older = (0, 0)  # what a replica may have: (added, waiting) of an earlier moment
-        self.books = Books(Ledger())
+        self.ledger_audit = LedgerAudit(Ledger())
 
     def act(self, action: str, count: int) -> None:
         if action == "add":
@@ -171,7 +171,7 @@ class Stream:
         elif action == "settle":
             taken = min(count, self.waiting)
             self.waiting -= taken
-            self.books.ledger.add(Outcome.TRAINED, entries=taken)
+            self.ledger_audit.ledger.add(Outcome.TRAINED, entries=taken)
         elif action == "trim":
             self.waiting -= min(count, self.waiting)
         elif action == "remember":
@@ -184,12 +184,12 @@ class Stream:
             if action == "reset":
                 self.audit()  # the keeper's last look, and nothing happened since
             self.added = self.waiting = 0
-            self.books.stream_is_new = True
+            self.ledger_audit.stream_is_new = True
         else:
             self.audit()
 
     def audit(self) -> None:
-        self.books.audit(self.added, self.waiting)
+        self.ledger_audit.audit(self.added, self.waiting)
 
 
 SEEN = ("add", "settle", "trim", "reset", "audit")
@@ -205,7 +205,7 @@ def play(actions: list[tuple[str, int]]) -> tuple[Stream, LedgerBalance]:
     for action, count in actions:
         stream.act(action, count)
     stream.audit()
-    return stream, stream.books.audit(stream.added, stream.waiting)
+    return stream, stream.ledger_audit.audit(stream.added, stream.waiting)
 
 
 @given(histories(*SEEN))
@@ -213,7 +213,7 @@ def test_every_rollout_ever_added_has_an_outcome_or_waits(actions: list[tuple[st
     stream, balance = play(actions)
     assert balance.imbalance == 0
     assert balance.entries_added == stream.ever
-    assert stream.ever == stream.books.ledger.settled + stream.waiting
+    assert stream.ever == stream.ledger_audit.ledger.settled + stream.waiting
 
 
 @given(histories(*SEEN, "reset unseen", "remember", "roll back"))
@@ -222,7 +222,7 @@ def test_the_books_balance_also_when_a_server_forgot_something_before_anybody_lo
 ) -> None:
     stream, balance = play(actions)
     assert balance.imbalance == 0
-    assert balance.entries_added == stream.books.ledger.settled + stream.waiting
+    assert balance.entries_added == stream.ledger_audit.ledger.settled + stream.waiting
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))

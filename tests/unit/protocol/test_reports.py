@@ -26,12 +26,12 @@ from dppo_redis.protocol.reports import (
     HOLDER,
     ActorReport,
     BestEvaluation,
-    BooksSummary,
     Control,
     Evaluation,
     EvaluatorReport,
     KeeperStatus,
     LearnerStatus,
+    LedgerSummary,
     RunSummary,
     StalenessSummary,
     UpdateRecord,
@@ -173,7 +173,7 @@ class TestSummary:
             make_summary(
                 version=1,
                 staleness=StalenessSummary(0.5, 1, 4),
-                ledger=BooksSummary(*range(8)),
+                ledger=LedgerSummary(*range(8)),
                 actors=2,
                 actor_wait_share=0.123456,
             )
@@ -224,7 +224,7 @@ def meanings() -> dict[tuple[str, str], str]:
 
 
 def test_every_field_of_a_report_has_its_meaning_beside_it() -> None:
-    plain = {"BooksSummary", "StalenessSummary", "RunStatus"}  # their docstring says it
+    plain = {"LedgerSummary", "StalenessSummary", "RunStatus"}  # their docstring says it
     assert [name for name, meaning in meanings().items() if not meaning and name[0] not in plain] == []
 
 

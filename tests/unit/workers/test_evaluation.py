@@ -30,8 +30,7 @@ from tests.factories import (
     make_spec,
     make_weights,
 )
-from workers.episodes import EpisodePlayer, NoEpisodeError, evaluate
-from workers.evaluate import EvaluationBudget
+from workers.episodes import EpisodePlayer, EvaluationBudget, NoEpisodeError, evaluate
 from workers.evaluation_copies import Choice, StepCost, choose, measure
 from workers.seeding import evaluation_seeds
 from workers.watchdog import CallClock

@@ -228,7 +228,7 @@ def test_absurd_steps_of_a_rollout_that_is_dropped_unopened_do_not_end_the_learn
     """Nobody has counted the rows of what is dropped from its header alone."""
     add(client, keys, *[make_entry(seq=seq, steps=HUGE, **header) for seq in (1, 2)])
     reader.poll_until(settled=2, update=9)
-    assert reader.leadership.bookkeeper.books.ledger.settled == 2
+    assert reader.leadership.bookkeeper.ledger_audit.ledger.settled == 2
     assert imbalance(client, keys) == 0
 
 
@@ -342,7 +342,7 @@ def test_rollouts_in_hand_when_a_checkpoint_was_saved_are_trained_by_the_learner
     dead = make_reader(client, keys, leadership, batch_steps=3 * STEPS)
     add(client, keys, make_entry(seq=1), make_entry(seq=2))
     assert dead.poll() is None
-    saved = dead.intake.marks_of_settled().to_dict()
+    saved = dead.intake.settled_sequence_numbers().to_dict()
     reader = make_reader(client, keys, leadership)
     reader.intake.last_sequence_numbers = LastSequenceNumbers(saved)
     assert seqs(reader.poll_until(settled=2)) == [1, 2]

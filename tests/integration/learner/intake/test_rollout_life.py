@@ -187,7 +187,7 @@ class Lives(RuleBasedStateMachine):
         self.settle([Settlement(a.entry_id, Outcome.TRAINED, steps=STEPS) for a in self.batch])
         self.intake.settled(self.batch)
         self.batch = []
-        self.saved = self.intake.marks_of_settled().to_dict()
+        self.saved = self.intake.settled_sequence_numbers().to_dict()
 
     @rule()
     def a_reply_is_lost(self) -> None:
@@ -205,7 +205,7 @@ class Lives(RuleBasedStateMachine):
     def another_process_goes_on_from_the_checkpoint(self) -> None:
         """One is written between two updates."""
         if not self.batch:
-            self.saved = self.intake.marks_of_settled().to_dict()
+            self.saved = self.intake.settled_sequence_numbers().to_dict()
         for entry_id in self.states:
             self.happens(entry_id, H.ORPHANED)
         self.batch = []

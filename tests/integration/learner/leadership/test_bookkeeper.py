@@ -1,6 +1,6 @@
 """Whose books count after a restart."""
 
-from dppo_redis.protocol.ledger import Books, Ledger, Outcome, Settlement
+from dppo_redis.protocol.ledger import Ledger, LedgerAudit, Outcome, Settlement
 from dppo_redis.protocol.lineage import Lineage
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client
@@ -34,7 +34,7 @@ class TestRestart:
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         leadership = leadership_of(client, keys, stop)
-        books = Books(Ledger({"trained": 8, "steps:trained": 64}), last_entries_added=10)
+        books = LedgerAudit(Ledger({"trained": 8, "steps:trained": 64}), last_entries_added=10)
         leadership.restore(9, Lineage(((1, 0),)), books, {"0": 4})
         leadership.lease.acquire(known_epoch=1, update=4)
         leadership.bookkeeper.restore_stream()

@@ -42,7 +42,7 @@ class TestFencing:
         with pytest.raises(FencedError):
             overtaken.bookkeeper.settle([Settlement(entry, Outcome.TRAINED)])
         assert integer(client.xlen(keys.rollouts)) == 1
-        assert overtaken.bookkeeper.books.ledger.settled == 0
+        assert overtaken.bookkeeper.ledger_audit.ledger.settled == 0
 
     def test_it_cannot_renew_and_is_told_who_leads(self, overtaken: Leadership) -> None:
         with pytest.raises(FencedError, match="successor"):

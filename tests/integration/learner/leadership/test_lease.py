@@ -5,7 +5,7 @@ import time
 import pytest
 
 from dppo_redis.errors import ConfigurationError
-from dppo_redis.protocol.ledger import Books, Ledger
+from dppo_redis.protocol.ledger import Ledger, LedgerAudit
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client
 from dppo_redis.store.fenced_writes import FencedWrites
@@ -31,7 +31,7 @@ class TestRestart:
         lead(client, keys, stop, owner="abandoned", known_epoch=1, update=3)
         die(client, keys)
         third = leadership_of(client, keys, stop, owner="learner-3")
-        third.restore(5, saved, Books(Ledger()), {})
+        third.restore(5, saved, LedgerAudit(Ledger()), {})
         third.lease.acquire(known_epoch=1, update=4)
         assert third.lease.lineage.starts == ((1, 0), (3, 4))
         assert third.lease.lineage.contains(epoch=1, update=4)

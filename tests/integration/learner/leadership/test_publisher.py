@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dppo_redis.protocol.ledger import Books, Ledger
+from dppo_redis.protocol.ledger import Ledger, LedgerAudit
 from dppo_redis.protocol.lineage import Lineage
 from dppo_redis.protocol.reports import Control
 from dppo_redis.service.shutdown import StopRequest
@@ -44,7 +44,7 @@ class TestRestart:
             publish(first, update)
         die(client, keys)
         second = leadership_of(client, keys, stop, owner="learner-2")
-        second.restore(40, first.lease.lineage, Books(Ledger()), {})
+        second.restore(40, first.lease.lineage, LedgerAudit(Ledger()), {})
         second.lease.acquire(known_epoch=1, update=39)
         publish(second, update=39)
         assert published(client, keys) == (2, 51)
@@ -53,7 +53,7 @@ class TestRestart:
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         leadership = leadership_of(client, keys, stop)
-        leadership.restore(40, Lineage(((7, 0),)), Books(Ledger()), {})
+        leadership.restore(40, Lineage(((7, 0),)), LedgerAudit(Ledger()), {})
         leadership.lease.acquire(known_epoch=7, update=39)
         publish(leadership, update=39)
         assert published(client, keys) == (8, 41)
@@ -67,7 +67,7 @@ class TestRestart:
         def start(owner: str) -> Leadership:
             reserved = ReservedVersions(tmp_path / "used.json")
             leadership = make_leadership(client, keys, make_description(SPEC), owner, stop, reserved=reserved)
-            leadership.restore(4, Lineage(((1, 0),)), Books(Ledger()), {})
+            leadership.restore(4, Lineage(((1, 0),)), LedgerAudit(Ledger()), {})
             leadership.lease.acquire(known_epoch=1, update=2)
             publish(leadership, update=2)
             return leadership
@@ -90,7 +90,7 @@ class TestRestart:
         for life in range(5):
             leadership = leadership_of(client, keys, stop, owner=f"learner-{life}")
             if life == 3:
-                leadership.restore(2, Lineage(), Books(Ledger()), {})
+                leadership.restore(2, Lineage(), LedgerAudit(Ledger()), {})
             leadership.lease.acquire(known_epoch=0, update=0)
             for update in range(3):
                 publish(leadership, update)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
 
-_BY_HAND = "learner.ppo.plain_steps"
+_BY_HAND = "learner.ppo.plain.steps"
 
 
 class _Loader(SourceFileLoader):

@@ -282,7 +282,7 @@ class TestMarks:
         desk.source.waiting += [make_entry(5), make_entry(6, boot="c" * 16, seq=1)]
         desk.intake._rule = ElasticBatch(100 * STEPS, STEPS)
         desk.poll()  # 5 and the first of another boot: in hand
-        assert desk.intake.marks_of_settled().to_dict() == {make_header().boot: 4, "c" * 16: 0}
+        assert desk.intake.settled_sequence_numbers().to_dict() == {make_header().boot: 4, "c" * 16: 0}
         assert desk.intake.last_sequence_numbers.to_dict() == {make_header().boot: 5, "c" * 16: 1}
 
     def test_marks_survive_a_round_trip(self) -> None:

@@ -10,11 +10,11 @@ import torch
 from dppo_redis.policy.actor_critic import Actions, ActorCritic
 from dppo_redis.policy.networks import Inputs
 from dppo_redis.spaces.actions import ActionSpec, BoxSpec, CompositeSpec, DiscreteSpec, MultiDiscreteSpec
-from learner.ppo.flat_parameters import FlatParameters
-from learner.ppo.gradient import PlainGradient, Terms
 from learner.ppo.loss import Loss, normalise, ppo_loss
-from learner.ppo.plain_networks import Floats, Seen, Targets
-from learner.ppo.plain_steps import plain_networks
+from learner.ppo.plain.flat_parameters import FlatParameters
+from learner.ppo.plain.gradient import PlainGradient, Terms
+from learner.ppo.plain.networks import Floats, Seen, Targets
+from learner.ppo.plain.steps import plain_networks
 from tests.factories import make_spec
 
 _BOX = BoxSpec((2,), (-1.0, -1.0), (1.0, 1.0), "float32")

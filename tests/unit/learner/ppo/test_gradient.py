@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.ppo.gradient import Terms
+from learner.ppo.plain.gradient import Terms
 from tests.unit.learner.ppo.plain_cases import ACTIONS, Case, Shape, distance
 
 LIMIT = {False: 1e-5, True: 1e-9}  # of float32 and of float64

@@ -194,7 +194,7 @@ class TestLog:
         caplog: pytest.LogCaptureFixture,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr("learner.health_log.Rarely", partial(RateLimit, 0.0))  # as if hours went by
+        monkeypatch.setattr("learner.health_log.RateLimit", partial(RateLimit, 0.0))  # as if hours went by
         for update, report in enumerate(many(30, gamma=0.5), 1):
             health.consider(report, update)
         (line,) = caplog.messages

@@ -15,9 +15,9 @@ from dppo_redis.protocol.spec import Spec
 from dppo_redis.spaces.observations import MaskSpace, describe_observations
 from learner.ppo.adam import Adam
 from learner.ppo.batch import Batch, stack
-from learner.ppo.flat_parameters import FlatAdam, FlatParameters
-from learner.ppo.plain_networks import aligned
-from learner.ppo.plain_steps import WIDEST_BY_HAND, PlainSteps, plain_networks
+from learner.ppo.plain.flat_parameters import FlatAdam, FlatParameters
+from learner.ppo.plain.networks import aligned
+from learner.ppo.plain.steps import WIDEST_BY_HAND, PlainSteps, plain_networks
 from learner.ppo.steps import AutogradSteps
 from learner.ppo.update import PpoUpdate, UpdateReport
 from tests.factories import CPU, discrete, make_model, make_policy, make_ppo, make_rollout, make_spec
@@ -38,7 +38,7 @@ KNOBS: dict[str, dict[str, Any]] = {
 def make_updates(spec: Spec, *, by_hand: bool = True, seed: int = 0, **knobs: Any) -> PpoUpdate:
     with pytest.MonkeyPatch.context() as patch:
         if not by_hand:
-            patch.setattr("learner.ppo.plain_steps.plain_networks", lambda *_: None)
+            patch.setattr("learner.ppo.plain.steps.plain_networks", lambda *_: None)
         ppo = make_ppo(minibatch_size=24, **knobs)
         updates = PpoUpdate(make_model(spec, seed), spec, ppo, update_epochs=3, seed=seed, device=CPU)
     assert isinstance(updates._steps, PlainSteps if by_hand else AutogradSteps)

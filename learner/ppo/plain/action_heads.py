@@ -9,7 +9,7 @@ from math import log, pi
 
 import numpy as np
 
-from learner.ppo.plain_networks import Buffers, Floats, PlainNetworks, Seen
+from learner.ppo.plain.networks import Buffers, Floats, PlainNetworks, Seen
 
 
 class ActionHeads:

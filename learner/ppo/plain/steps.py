@@ -15,9 +15,9 @@ from dppo_redis.protocol.spec import Spec
 from dppo_redis.spaces.observations import Array
 from learner.ppo.adam import Adam
 from learner.ppo.batch import Rows
-from learner.ppo.flat_parameters import FlatAdam, FlatParameters
-from learner.ppo.gradient import PlainGradient, Terms
-from learner.ppo.plain_networks import Floats, PlainNetworks, Seen, Targets, aligned
+from learner.ppo.plain.flat_parameters import FlatAdam, FlatParameters
+from learner.ppo.plain.gradient import PlainGradient, Terms
+from learner.ppo.plain.networks import Floats, PlainNetworks, Seen, Targets, aligned
 from learner.ppo.steps import AutogradSteps, Schedule, Steps, Tally
 
 WIDEST_BY_HAND = (

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dppo_redis.spaces.features import FORBIDDEN
-from learner.ppo.action_heads import ActionHeads
 from learner.ppo.corrections import LOG_RATIO_LIMIT
-from learner.ppo.plain_networks import Buffers, Floats, Layers, PlainNetworks, Seen, Targets, aligned
+from learner.ppo.plain.action_heads import ActionHeads
+from learner.ppo.plain.networks import Buffers, Floats, Layers, PlainNetworks, Seen, Targets, aligned
 
 _BUFFERED_SIZES = 2  # of minibatches: all are of one size but the last of a pass
 

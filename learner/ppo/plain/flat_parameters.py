@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from learner.ppo.adam import Adam
-from learner.ppo.plain_networks import Floats, aligned
+from learner.ppo.plain.networks import Floats, aligned
 
 _STATE = ("step", "exp_avg", "exp_avg_sq")  # names that torch's Adam gives to t, m and v
 
