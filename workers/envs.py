@@ -26,6 +26,7 @@ from workers.watchdog import CallClock
 
 _FAREWELL_S = 1.0  # for processes of environments to close them
 _LEAVING = (SystemExit, KeyboardInterrupt)  # out of code of the user's, these are failures, too
+_NO_METRICS: tuple[EpisodeMetrics, ...] = ()
 _log = logging.getLogger("dppo")
 
 
@@ -150,7 +151,7 @@ class Environments:
             terminated, truncated = terminated & valid, truncated & valid
             rewards = np.where(valid, rewards, np.float32(0))
         self._ended = ended = terminated | truncated
-        self._resetting, final, metrics = False, None, tuple[EpisodeMetrics, ...]()
+        self._resetting, final, metrics = False, None, _NO_METRICS
         if np.count_nonzero(ended):  # a third of the time of any()
             self._resetting = self.mode is AutoresetMode.NEXT_STEP
             final, observations = self._final(observations, ended, infos)

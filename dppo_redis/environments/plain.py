@@ -66,10 +66,8 @@ class PlainEnvironment(gymnasium.Wrapper[Any, Any, Any, Any]):
         observation, reward, terminated, truncated, info = self.env.step(action)
         if not (isinstance(reward, float) and isinstance(terminated, _FLAG) and isinstance(truncated, _FLAG)):
             reward, terminated, truncated = plain_numbers(reward, terminated, truncated)
-        observed = self._observe(observation, info)
-        if terminated or truncated:
-            return observed, reward, terminated, truncated, _episode_info(info)
-        return observed, reward, terminated, truncated, {}
+        told = _episode_info(info) if terminated or truncated else {}
+        return self._observe(observation, info), reward, terminated, truncated, told
 
     def _observe(self, observation: Any, info: dict[str, Any]) -> Any:
         observation = copy.deepcopy(observation)

@@ -216,10 +216,8 @@ class FleetPacing:
             f"set {limit}actors to {actors} or rollout_steps to {steps}"
         )
 
-    def age_advice(self, actors: int, staleness: float | None) -> str:
-        """What to do where data are far older, by the mean of many, than a fleet as planned makes them; else
-        empty. That is so for actors that sample more at once, or at very different speeds.
-        """
+    def staleness_advice(self, actors: int, staleness: float | None) -> str:
+        """Advice where the mean staleness is far above that of the planned fleet; else empty."""
         planned = self.pace(self.planned_actors)
         high, per_update = planned.backlog_high, planned.rollouts_per_update
         usual = expected_staleness(high, self.planned_actors, per_update, self.publish_every)

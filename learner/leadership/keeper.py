@@ -115,7 +115,7 @@ class Keeper:
             self._warnings.add("fleet", advice)
         else:
             self._warnings.withdraw("fleet")
-        age, now = self._pacing.age_advice(actors, staleness), time.monotonic()
+        age, now = self._pacing.staleness_advice(actors, staleness), time.monotonic()
         if not age:
             self._old_since = None
             self._warnings.withdraw("age")

@@ -80,7 +80,11 @@ class Policy:
 
 
 def load_from(path: Path | str, seed: int | None = None) -> Policy:
-    """The policy that `path` names: see `dppo_redis.load`."""
+    """The policy that `path` names: see `dppo_redis.load`.
+
+    Raises:
+        ConfigurationError: there is none, or it cannot be read.
+    """
     try:
         return Policy(_find(Path(path).absolute()), seed)
     except CheckpointError as error:

@@ -233,6 +233,11 @@ def quietly(action: Callable[[], object]) -> None:
 
 
 def wait_for_broker(client: Client, fleet: Fleet, stop: StopRequest) -> None:
+    """Wait until the embedded server answers, or a stop is requested.
+
+    Raises:
+        RunFailedError: it did not start; the message holds the end of its log.
+    """
     deadline = time.monotonic() + _BROKER_START_S
     while not stop.requested:
         try:

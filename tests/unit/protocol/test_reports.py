@@ -244,7 +244,7 @@ ALSO_ELSEWHERE = {
         "time",
         "reason",
     ),
-    *("trained", "refused", "interval", "state", "ledger", "mean"),
+    *("trained", "refused", "interval", "state", "ledger", "mean", "evaluation"),
 }
 
 

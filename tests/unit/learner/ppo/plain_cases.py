@@ -1,5 +1,6 @@
 """Random minibatches of plain networks, and their gradient by autograd: what `gradient.py` has to equal."""
 
+import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -59,6 +60,7 @@ class Case:
             )
         networks = plain_networks(self.model, spec)
         assert networks is not None
+        self.names = [name for name, _ in networks.layout()]
         self.flat = FlatParameters(self.model, networks.layout())
         self.by_hand = PlainGradient(networks, self.flat.values)
 
@@ -99,6 +101,17 @@ class Case:
         with torch.no_grad():
             now = self.model.evaluate(self._inputs, self._actions)
         return now.log_probs.numpy(), now.values.numpy()
+
+    def rounding_error(self, terms: Terms) -> float:
+        """How far autograd's own gradient in float32 is from the same computed in float64."""
+        exact = copy.deepcopy(self)
+        exact.model.double()
+        exact.flat.parameters = [dict(exact.model.named_parameters())[name] for name in self.names]
+        exact._inputs = replace(self._inputs, vector=self._inputs.vector.double())
+        exact._actions = Actions(self._actions.categories, self._actions.values.double())
+        exact.targets = Targets(*(column.astype(np.float64) for column in self.targets))
+        exact._advantages = self._advantages.astype(np.float64)
+        return distance(self.by_autograd(terms)[0], exact.by_autograd(terms)[0])
 
     def by_autograd(self, terms: Terms, targets: Targets | None = None) -> tuple[Floats, Loss]:
         """Its gradient in the order of the flat array, and its loss."""
