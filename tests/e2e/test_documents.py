@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-import dppo_redis
 from ops.fleet.broker import find_server
 from tests.certificates import find_tls_server, make_certificates, why_no_tls
 from tests.conftest import end_with_tests
@@ -122,8 +121,6 @@ def run_block(block: Block, directory: Path, replacements: dict[str, str]) -> No
 def test_the_snippets_of_a_section_run(section: Section, tmp_path: Path) -> None:
     found = [block for block in all_blocks() if (block.document, block.section) == section]
     text = "".join(block.text for block in found)
-    if "dppo_redis.train(" in text and not hasattr(dppo_redis, "train"):
-        pytest.skip("dppo_redis.train does not exist in this release: install a newer one")
     server: str | None = find_server()
     if "tls-port" in text:
         if why_no_tls() is not None:
