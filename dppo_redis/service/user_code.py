@@ -15,6 +15,7 @@ _BEGAN, _LIMIT_S, _STATUS = 0, 1, 2
 _NO_STATUS = -1.0
 _page = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("d")  # anonymous: what is forked shares it
 _page[_STATUS] = _NO_STATUS
+_is_inside_here = False  # this process: others may share the page
 
 
 def detach() -> None:
@@ -26,10 +27,14 @@ def detach() -> None:
 
 def enter() -> None:
     """The main thread calls the user's code."""
+    global _is_inside_here
+    _is_inside_here = True
     _page[_BEGAN] = time.monotonic()
 
 
 def _leave() -> None:
+    global _is_inside_here
+    _is_inside_here = False
     _page[_BEGAN] = 0.0
 
 
@@ -40,7 +45,7 @@ leave: Callable[[], None] = _leave
 def _forked() -> None:
     """A child of a fork inside the user's code is the user's; it must not come back and train beside us."""
     global leave
-    if is_inside():
+    if _is_inside_here:
         leave = _end_copy
 
 

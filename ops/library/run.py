@@ -172,7 +172,7 @@ def start(request: Request) -> Run:
     lock = RunFiles(request.directory.path).lock
     before = read_holder(lock)
     with tempfile.TemporaryDirectory(prefix="dppo-") as folder:
-        file = Path(folder, "config.toml")
+        file = RunFiles(Path(folder)).config
         file.write_text(tomli_w.dumps(dict(request.settings)), encoding="utf-8")
         command = Command(request.command(file), request.redis)
         try:

@@ -194,7 +194,7 @@ def test_of_two_actors_of_one_slot_host_name_and_process_number_one_trains_and_t
     server: Server, place: Path, begins: str
 ) -> None:
     if subprocess.run(["unshare", "--pid", "--uts", "--fork", "true"], check=False).returncode:
-        pytest.skip("namespaces of processes and host names are not allowed here")
+        pytest.skip("no namespaces of processes and host names: run as root")
     server.start()
     with ExitStack() as stack:
         stack.enter_context(_learner(server, place))

@@ -103,7 +103,7 @@ def test_status_is_readable_without_json(run: Run, directory: Path) -> None:
 def test_status_of_a_run_that_is_not_there_is_refused(run: Run, directory: Path) -> None:
     with Command("status", "--redis", _url(run), "--run", "nobody", cwd=directory) as status:
         assert status.wait(15) == ExitStatus.CONFIGURATION
-        assert status.err == "dppo-redis: this Redis has no run nobody\n"
+        assert status.err.startswith("dppo-redis: this Redis has no run nobody; it has: ")
 
 
 @pytest.mark.skipif(shutil.which("redis-cli") is None, reason="no redis-cli on PATH: install redis-tools")

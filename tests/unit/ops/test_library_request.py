@@ -70,7 +70,7 @@ def test_keyword_arguments_win_over_a_configuration_section_by_section(tmp_path:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"total_steps": 0}, "total_steps: .*allowed: >= 1 .got 0."),
+        ({"total_steps": 0}, "total_steps: .*allowed: >= 1 and .*got 0."),
         ({"ppo": {"gama": 1}}, "unknown setting ppo.gama: did you mean ppo.gamma"),
         ({"env_id": "Other-v0"}, "named twice"),
         ({"config": "/nowhere.toml"}, "cannot read /nowhere.toml"),

@@ -17,7 +17,11 @@ from ops.fleet.run_directory import RunDirectory
 from ops.screens.run_end import Times, keep, status_of_end, with_save_checked
 from tests.factories import make_summary
 
-TIMES = Times(started=time.monotonic() - 9, first_update=time.time() - 7, training_ended=time.monotonic() - 1)
+
+def times() -> Times:
+    """Of a command that began 9 s ago."""
+    now = time.monotonic()
+    return Times(started=now - 9, first_update=time.time() - 7, training_ended=now - 1)
 
 
 @pytest.fixture
@@ -35,7 +39,7 @@ def test_a_figure_that_fails_for_any_reason_is_a_warning_in_the_summary_that_is_
         raise error
 
     monkeypatch.setattr("ops.screens.curve.plot_run", fail)
-    summary = keep(directory, make_summary(), TIMES)
+    summary = keep(directory, make_summary(), times())
     (warning,) = summary.warnings
     assert warning.startswith(f"no curve.png: {type(error).__name__}: ")
     assert "\n" not in warning
@@ -44,7 +48,7 @@ def test_a_figure_that_fails_for_any_reason_is_a_warning_in_the_summary_that_is_
 
 
 def test_a_summary_says_how_long_the_command_its_start_and_its_end_took(directory: RunDirectory) -> None:
-    summary = keep(directory, make_summary(), TIMES)
+    summary = keep(directory, make_summary(), times())
     assert summary.first_update_s == pytest.approx(2, abs=0.1)
     assert summary.wall_s - 9 == pytest.approx(summary.end_s - 1 if summary.end_s else None, abs=0.1)
     assert 1 <= (summary.end_s or 0) < 60
@@ -54,7 +58,9 @@ def test_a_summary_says_how_long_the_command_its_start_and_its_end_took(director
 
 def test_a_summary_that_cannot_be_kept_is_a_warning_in_the_one_that_is_shown(directory: RunDirectory) -> None:
     directory.files.summary.mkdir()
-    assert keep(directory, make_summary(), TIMES).warnings[0].startswith("no summary.json: IsADirectoryError")
+    assert (
+        keep(directory, make_summary(), times()).warnings[0].startswith("no summary.json: IsADirectoryError")
+    )
 
 
 @pytest.mark.parametrize(
