@@ -84,7 +84,7 @@ def newest_readable(files: Iterable[Path]) -> tuple[Path, dict[str, Any]] | None
             return file, read_values(file)
         except CheckpointError as error:
             if file.exists():  # else a living learner has removed it meanwhile
-                _log.warning("%s; trying the one before", error)
+                _log.warning("%s; trying the checkpoint before it", error)
     return None
 
 
@@ -206,7 +206,9 @@ class Checkpoints:
                 damaged.rename(damaged.with_suffix(".damaged"))
         snapshot = self._load(values, ppo)
         if snapshot.progress.update % self._segment_updates:
-            _log.warning("%s is not the start of a segment: what follows is not exact", file.name)
+            _log.warning(
+                "%s is not the start of a segment: the rest of the run is not exactly reproducible", file.name
+            )
         elif file in resumable and file != self.files()[0]:
             _log.info("training again from the start of the segment, update %d", number_of(file))
         return snapshot

@@ -98,7 +98,7 @@ class Learner:
         self.training.clock.go_on()
         if control.state != RUN and control.state not in self.unknown_states:
             self.unknown_states.add(control.state)
-            _log.error("control asks for the unknown state %r: going on as with %r", control.state[:40], RUN)
+            _log.error("control asks for the unknown state %r: treating it as %r", control.state[:40], RUN)
         return True
 
     def _poll(self, keeper: Keeper) -> list[AcceptedRollout] | None:
@@ -179,7 +179,7 @@ class Learner:
         try:
             self._write_checkpoint()
         except CheckpointError as error:
-            _log.error("%s; training goes on, saving is tried again", error)
+            _log.error("%s; training continues, and the save is tried again", error)
 
     def save_last(self) -> bool:
         """Write the checkpoint of the end, with a few tries; whether it worked."""
@@ -241,4 +241,4 @@ class Learner:
                 keeper.tick()
                 self.leadership.lease.release()
         except TransientError as error:
-            _log.warning("left without handing the lease back: %s", error)
+            _log.warning("ended without returning the lease: %s", error)

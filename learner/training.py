@@ -263,9 +263,11 @@ class Training:
                 write()
             except CheckpointError as error:
                 if pause_s is None:
-                    _log.error("%s; it was the last try: --resume begins at %s", error, self.saving.last_good)
+                    _log.error(
+                        "%s; this was the last try: --resume will begin at %s", error, self.saving.last_good
+                    )
                     return False
-                _log.error("%s; the run is over, trying again in %g s", error, pause_s)
+                _log.error("%s; the run has ended, trying to save again in %g s", error, pause_s)
                 time.sleep(pause_s)
             else:
                 break

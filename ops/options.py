@@ -90,7 +90,7 @@ def read_options(kind: type[T], argv: Sequence[str] | None, prog: str) -> T:
     known = parse_known(_BaseOptions, words, prog)
     file = known.config
     if known.resume == "auto" and known.overwrite:
-        raise ConfigurationError("--resume auto sees by itself what may be removed: leave out --overwrite")
+        raise ConfigurationError("--resume auto decides by itself what may be removed: leave out --overwrite")
     if known.resume == "last" and (known.overwrite or file is not None):
         other = "--overwrite" if known.overwrite else "--config"
         raise ConfigurationError(f"--resume goes on with the run's own configuration: leave out {other}")

@@ -100,7 +100,7 @@ class Serial:
             try:
                 self.save()
             except CheckpointError as error:
-                _log.error("%s; training goes on, saving is tried again", error)
+                _log.error("%s; training continues, and the save is tried again", error)
 
     def save(self) -> None:
         """Write a checkpoint, as the learner of a fleet would.

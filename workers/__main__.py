@@ -145,7 +145,7 @@ def _ended(stop: StopRequest) -> ExitStatus:
 
 def _say_why(actor: Actor, store: RunStore, stop: StopRequest) -> None:
     """The last line of the log: why this actor leaves, and what it has done."""
-    why = "it was told to stop" if stop.signal is None else f"it was stopped by {stop.signal.name}"
+    why = "it was asked to stop" if stop.signal is None else f"it was stopped by {stop.signal.name}"
     if stop.signal is None:
         with suppress(TransientError, ConfigurationError), translated():
             why = f"the run has ended{_in_brackets(store.control().reason)}"
@@ -217,8 +217,8 @@ def _check_place(options: ActorOptions, description: RunDescription) -> None:
     if options.slot is None or options.slot >= plan.actors:
         raise ConfigurationError(
             f"run {options.run} is in lock-step mode: it takes no more than the {plan.actors} actors it was "
-            f"started with (set --actors); pass --slot 0 to {plan.actors - 1} only to stand in for "
-            "one that is gone"
+            f"started with (set --actors); pass --slot 0 to {plan.actors - 1} only to replace an "
+            "actor that has ended"
         )
     if options.envs_per_actor not in (None, environments):
         raise ConfigurationError(
@@ -232,7 +232,7 @@ def _leave(registry: Registry, slot: int, boot: int) -> None:
         with translated():
             registry.leave(slot, boot)
     except (TransientError, ConfigurationError) as error:
-        _log.info("left without deregistering: %s", error)
+        _log.info("ended without deregistering: %s", error)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -56,8 +56,8 @@ class Environments:
         mode = vector.metadata.get("autoreset_mode")
         if not isinstance(mode, AutoresetMode):
             raise ConfigurationError(
-                f"{vector} does not say its autoreset_mode in its metadata, "
-                "so its episode ends cannot be understood"
+                f"{vector} does not state its autoreset_mode in its metadata, "
+                "so the ends of its episodes cannot be told apart"
             )
         self.vector = vector
         self._calls = calls or CallClock()

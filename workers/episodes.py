@@ -172,7 +172,8 @@ class EpisodePlayer:
             if steps >= LONGEST_EPISODE:
                 raise NoEpisodeError(f"an episode has not ended after {LONGEST_EPISODE:,} steps: {_REMEDY}")
             raise NoEpisodeError(
-                f"no episode had ended when it was cut after {took_s:.0f} s, {steps:,} steps each: {_REMEDY}"
+                f"no episode had ended when the evaluation was cut after {took_s:.0f} s, "
+                f"{steps:,} steps each: {_REMEDY}"
             )
         return scores
 

@@ -72,7 +72,7 @@ class FailureCount:
                 f"{self._refused_in_a_row} rollouts in a row could not be used: {error}"
             ) from error
         if self._rate_limit.due():
-            _log.error("dropped a rollout of this process's own: %s", error)
+            _log.error("dropped a rollout that this process sampled: %s", error)
 
     def used(self) -> None:
         """A rollout passed."""

@@ -76,7 +76,9 @@ def check_run(error: WireError, mine: RunDescription, store: RunStore, retry: Re
     now = retry.call("read the spec", store.description)
     if now is not None and now.digest != mine.digest:
         differences = "; ".join(mine.spec.differences(now.spec))
-        raise ConfigurationError(f"run {store.keys.run} is no longer what was joined ({differences})")
+        raise ConfigurationError(
+            f"run {store.keys.run} has changed since this process joined it ({differences})"
+        )
 
 
 def check_environment(spec: Spec, slot: int = 0) -> None:

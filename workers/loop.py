@@ -221,11 +221,11 @@ class Actor:
             if policy is None and custom and error.reason == "shape":
                 # The spec names the class and not what is in it.
                 raise ConfigurationError(
-                    f"network.custom: {custom} is another here than there: {error}"
+                    f"network.custom: {custom} on this machine is not the learner's: {error}"
                 ) from error
             self.stats.last_error = str(error)
             if self.rate_limit.due():
-                _log.warning("keeping the old policy: %s", error)
+                _log.warning("keeping the current policy: %s", error)
             self.stop.sleep(_LONGEST_PAUSE_S)
             return policy
         if self.event_log.is_on:
@@ -282,7 +282,7 @@ class Actor:
         later = registry.beat(self.stats.slot, report)
         if later and self.stats.is_registered:  # else it is what a dead process left
             raise ConfigurationError(
-                f"slot {self.stats.slot} was taken by a later actor, {later}: it goes on"
+                f"slot {self.stats.slot} was taken by a later actor, {later}, which continues"
             )
         self.stats.is_registered = True
 

@@ -94,7 +94,7 @@ class BestPolicy:
         try:
             return from_json(Evaluation, RunFiles(self._run_dir).best_evaluation.read_text()).return_mean
         except (ValueError, OSError) as error:
-            _log.warning("the best evaluation so far is unreadable, beginning anew: %s", error)
+            _log.warning("the record of the best evaluation is unreadable: starting a new one: %s", error)
             return None
 
 

@@ -120,7 +120,9 @@ def read_export(directory: Path) -> Export:
             check_layout(values["layout"], spec, weights.arrays)
         return Export(str(values["run"]), spec, weights)
     except OSError as error:
-        raise ConfigurationError(f"{directory} is no export: {error.filename}: {error.strerror}") from error
+        raise ConfigurationError(
+            f"{directory} is not an export: {error.filename}: {error.strerror}"
+        ) from error
     except _DAMAGES as error:
         raise ConfigurationError(f"{directory} is a damaged export: {error!r}") from error
 

@@ -76,9 +76,9 @@ def until_it_passes(attempt: Callable[[], T], retry_s: float, stop: StopRequest)
             first, began = began is None, now if began is None else began
             left_s = began + retry_s - now
             if first:
-                _log.error("%s: tried again for %g s\n%s", line, retry_s, traceback_of(error))
+                _log.error("%s: trying again for %g s\n%s", line, retry_s, traceback_of(error))
             elif left_s > 0:
-                _log.warning("%s: tried again for %.0f s more", line, left_s)
+                _log.warning("%s: trying again for %.0f s more", line, left_s)
             if left_s <= 0:
                 tried = f", tried again for {now - began:.0f} s, see env_retry_s" if retry_s else ""
                 raise EnvironmentBrokenError(f"{line}{tried}") from error

@@ -54,7 +54,7 @@ def check_evaluation(config: RunConfig, spaces: EnvironmentSpaces) -> None:
     if differing:
         raise ConfigurationError(
             f"evaluation.wrappers: with {list(wrappers)} the environment has {' and '.join(differing)}: "
-            "evaluation may change rewards and episodes, but what the policy sees and does has to be the same"
+            "evaluation may change rewards and episodes, but observations and actions must be the same"
         )
 
 
@@ -126,7 +126,7 @@ def _try_out(env_id: str, env: gymnasium.Env[Any, Any]) -> list[tuple[Any, dict[
                 f"environment {env_id!r} raised in its first reset or step: {type(error).__name__}: {error}"
             ) from error
     raise ConfigurationError(
-        f"environment {env_id!r} does not speak the API of gymnasium 1.x: reset must return "
+        f"environment {env_id!r} does not follow the API of gymnasium 1.x: reset must return "
         "(observation, info) and step (observation, reward, terminated, truncated, info)"
     )
 
@@ -136,7 +136,7 @@ def _check_numbers(env_id: str, answer: tuple[Any, ...]) -> None:
     try:
         plain_numbers(*answer[1:4])
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"environment {env_id!r} answers a step with {error}") from error
+        raise ConfigurationError(f"environment {env_id!r} returned from step {error}") from error
 
 
 def _try_step(env: gymnasium.Env[Any, Any], info: dict[str, Any]) -> tuple[Any, ...]:
@@ -158,7 +158,8 @@ def _check_observation(env_id: str, space: gymnasium.Space[Any], observation: An
     except Exception as error:
         found = f"{type(observation).__name__} {getattr(observation, 'shape', '')}".rstrip()
         raise ConfigurationError(
-            f"environment {env_id!r} does not observe what its space {space} says, but a {found}: "
+            f"environment {env_id!r} returned a {found} as observation, which does not fit its "
+            f"space {space}: "
             f"{type(error).__name__}: {first_line(error)}"
         ) from error
 

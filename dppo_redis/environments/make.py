@@ -166,7 +166,7 @@ def _try_processes(builders: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) ->
     try:
         return AsyncVectorEnv(builders, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
     except (Exception, SystemExit) as error:  # noqa: BLE001 too few processes or files, or a space it lacks
-        _log.warning("not in processes: %s: %s", type(error).__name__, first_line(error))
+        _log.warning("not stepping in worker processes: %s: %s", type(error).__name__, first_line(error))
         for process in set(multiprocessing.active_children()) - others:
             process.kill()
             process.join()

@@ -26,7 +26,7 @@ def wrap(env: gymnasium.Env[Any, Any], text: str) -> gymnasium.Env[Any, Any]:
             warnings.simplefilter("ignore")
             wrapped = wrapper(env, **arguments)
         if not isinstance(wrapped, gymnasium.Env):
-            raise TypeError(f"it answered a {type(wrapped).__name__}, not an environment")
+            raise TypeError(f"it returned a {type(wrapped).__name__}, not an environment")
     except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
         final = ":" not in name or isinstance(error, TypeError) or is_final(error)
         raise (ConfigurationError if final else EnvironmentBrokenError)(

@@ -70,13 +70,13 @@ def _check_shape(method: str, answer: object, count: int, shape: tuple[int, ...]
     if found != (shape, torch.float32):
         rows = f"{count} rows" if count > 1 else "1 row"
         raise ConfigurationError(
-            f"network.custom: {method} answered {found} for {rows}, not {shape} of float32"
+            f"network.custom: {method} returned {found} for {rows}, not {shape} of float32"
         )
 
 
 def _check_alike(method: str, one: Tensor, other: Tensor, what: str) -> None:
     if not torch.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True):
-        raise ConfigurationError(f"network.custom: {method} answers differently for {what}")
+        raise ConfigurationError(f"network.custom: {method} returns different outputs for {what}")
 
 
 def _example(sizes: InputSizes) -> Inputs:

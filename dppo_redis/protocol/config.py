@@ -260,7 +260,7 @@ def _check_plain(value: Any) -> None:
     for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         _check_plain(part)
     if isinstance(value, dict) and any(type(key) is not str for key in value):
-        raise ValueError(f"{value!r} has keys that are no texts, which JSON does not keep")
+        raise ValueError(f"{value!r} has keys that are not strings, which JSON cannot hold")
     is_plain = isinstance(value, bool | int | float | str | list | dict)
     if not is_plain or (isinstance(value, float) and not math.isfinite(value)):
-        raise ValueError(f"{value!r} is no number, text, list or mapping of these")
+        raise ValueError(f"{value!r} is not a number, string, list or mapping of these")

@@ -212,8 +212,8 @@ class FleetPacing:
         steps = min(self.rollout_steps, self._fitting_steps(actors))
         return (
             f"{actors} actors sample a run planned for {self.planned_actors}, and its rollouts keep their "
-            f"{self.rollout_steps} steps, so that data are up to {staleness:.1f} updates old: in a new run "
-            f"set {limit}actors to {actors} or rollout_steps to {steps}"
+            f"{self.rollout_steps} steps, so that the staleness reaches {staleness:.1f} updates: in a new "
+            f"run set {limit}actors to {actors} or rollout_steps to {steps}"
         )
 
     def staleness_advice(self, actors: int, staleness: float | None) -> str:
@@ -225,9 +225,9 @@ class FleetPacing:
             return ""
         larger = f", in a new run set actors to {actors}" if actors > self.planned_actors else ""
         return (
-            f"data are {staleness:.1f} updates old in the mean, and at most {usual:.1f} with the "
-            f"{self.planned_actors} equally fast actors that were planned: use fewer or faster ones of the "
-            f"{actors}{larger}, or correct for it (--ppo.correction)"
+            f"the mean staleness is {staleness:.1f} updates, and would be at most {usual:.1f} "
+            f"with the {self.planned_actors} equally fast actors that were planned: use fewer or faster ones "
+            f"of the {actors}{larger}, or correct for it (--ppo.correction)"
         )
 
     def _staleness(self, pace: Pace, actors: int) -> float:

@@ -199,7 +199,7 @@ class RunDescription:
                 Spec.from_json(values["spec"]), JoinSettings.from_json(values["join"])
             )
             if description.digest != values["digest"]:
-                raise ValueError(f"its digest is {description.digest}, it says {values['digest']}")
+                raise ValueError(f"its digest is {description.digest}, but it states {values['digest']}")
             return description
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedSpecError(f"the run's spec key is unreadable: {error!r}") from error

@@ -166,7 +166,7 @@ def _pack_array(name: str, array: Array) -> list[Any]:
         native = native.reshape(-1).view(np.uint8)
     code = _CODES.get(native.dtype)
     if code is None:
-        raise WireError("dtype", f"{name} is {array.dtype}, which does not travel")
+        raise WireError("dtype", f"{name} is {array.dtype}, which the wire format does not have")
     return [code, shape, native.reshape(-1).view(np.uint8).data]
 
 
@@ -263,7 +263,7 @@ class _Strict:
         if any(type(name) is not str for name in result):
             raise WireError("undecodable", "a name is not text")
         if len(result) != len(items):
-            raise WireError("undecodable", "a name stands twice")
+            raise WireError("undecodable", "a name occurs twice")
         return result
 
     def _count(self, parts: int) -> None:

@@ -101,7 +101,7 @@ def closing_within(limit_s: float = CLOSE_LIMIT_S, status: int = 0) -> Iterator[
             return
         if error is not None and str(error):
             _log.error("%s", error)
-        _log.warning("closing the environments took more than %g s: ending without it", limit_s)
+        _log.warning("closing the environments took more than %g s: ending without closing them", limit_s)
         end_process(getattr(error, "exit_status", status))
 
     threading.Thread(target=enforce, name="closing", daemon=True).start()

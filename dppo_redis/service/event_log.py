@@ -37,7 +37,7 @@ class EventLog:
         return self._descriptor >= 0
 
     def write(self, event: str, **values: Any) -> None:
-        """Append one event. A history with a hole says so in its next event: it proves nothing."""
+        """Append one event. If events were lost, the next event says so: such a log proves nothing."""
         if self._descriptor < 0:
             return
         with self._lock:  # the keeper and the loop write at the same time
@@ -48,7 +48,7 @@ class EventLog:
             try:
                 complete = os.write(self._descriptor, line) == len(line)
             except OSError as error:
-                _log.error("cannot write the history: %s", error)
+                _log.error("cannot write the event log: %s", error)
                 complete = False
             self._missed = 0 if complete else self._missed + 1
 
@@ -74,7 +74,7 @@ def _open(file: Path) -> int:
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             os.write(descriptor, b"\n")
     except OSError as error:
-        raise ConfigurationError(f"cannot write the history {file}: {error.strerror}") from error
+        raise ConfigurationError(f"cannot write the event log {file}: {error.strerror}") from error
     return descriptor
 
 
@@ -82,4 +82,4 @@ def _plain(value: Any) -> str:
     """Entry ids are bytes."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
-    raise TypeError(f"{type(value).__name__} in a history")
+    raise TypeError(f"{type(value).__name__} in an event log")

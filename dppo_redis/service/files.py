@@ -75,7 +75,7 @@ def read_text(file: Path) -> str:
     """
     content = file.read_bytes()
     if content.startswith(_UTF_16) or b"\0" in content:
-        raise ConfigurationError(f"{file} is UTF-16 or no text at all: save it as UTF-8")
+        raise ConfigurationError(f"{file} is UTF-16 or not text: save it as UTF-8")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

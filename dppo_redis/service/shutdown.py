@@ -155,7 +155,7 @@ def _guarded(main: Callable[[StopRequest], ExitStatus], stop: StopRequest) -> Ex
     except SystemExit as error:
         if error.code in (0, None):
             raise  # --help
-        log.exception("code of the user's asked this process to end")
+        log.exception("the user's code asked this process to end")
         return ExitStatus.FAILED
     except BaseException:  # the last frame of a service: the traceback goes to the log, once
         log.exception("this is a defect")

@@ -229,7 +229,7 @@ def describe_actions(space: gymnasium.Space[Any]) -> ActionSpec:
     spec = ActionSpec(_describe(space))
     check_categories(space, spec.categories)
     if spec.outputs == 0:
-        raise ConfigurationError(f"action space {space} holds nothing to choose")
+        raise ConfigurationError(f"action space {space} has nothing to choose from")
     return spec
 
 
@@ -258,7 +258,7 @@ def _describe_box(space: Box) -> BoxSpec:
             f"action space {space} is not supported: a Box of {space.dtype}; there are {SUPPORTED}"
         )
     if np.isnan(space.low).any() or np.isnan(space.high).any() or (space.low > space.high).any():
-        raise ConfigurationError(f"action space {space} has bounds that no action can meet")
+        raise ConfigurationError(f"action space {space} has bounds that no action satisfies")
     low, high = space.low.reshape(-1).tolist(), space.high.reshape(-1).tolist()
     if not low:
         raise ConfigurationError(f"action space {space} has no dimension")

@@ -25,9 +25,7 @@ def check_observation(spec: ObservationSpec, observation: Any) -> None:
     name = spec.outside(row)
     if name is not None:
         field = next(field for field in spec.fields if field.name == name)
-        raise ObservationError(
-            f"{name} has a value that its space does not have: expected {_expected(field)}"
-        )
+        raise ObservationError(f"{name} has a value outside its space: expected {_expected(field)}")
 
 
 def _find(field: Field, observation: Any) -> Any:

@@ -34,7 +34,7 @@ _READ_BYTES = 2**20  # at once: a batch of rollouts comes in a few pieces, not h
 _LONGEST_PAUSE_S = 1.0
 _MOST_HANG_UPS = 3
 _LEAST_BULK_LIMIT = 2**20  # a server accepts values of this size whatever its proto-max-bulk-len
-# WRONGTYPE: somebody overwrote a key of ours; the learner's keeper puts it right.
+# WRONGTYPE: another program overwrote a key of the run; the learner's keeper repairs it.
 _TRANSIENT_REPLIES = (
     "MISCONF", "UNBLOCKED", "LOADING", "NOREPLICAS", "BUSY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN",
     "READONLY", "OOM", "WRONGTYPE",

@@ -94,7 +94,7 @@ class TcpConnection(_ServerConnection, redis.Connection):
 
 class TlsConnection(TcpConnection, SSLConnection):
     """Says so when the server speaks no TLS, whose end of the handshake may never come, and when it
-    asks for a certificate, which openssl says only to somebody who reads before writing.
+    asks for a certificate: openssl reports that only to a client that reads before it writes.
     """
 
     def _connect(self) -> Any:
@@ -173,7 +173,7 @@ class Sentinels(Sentinel):
         """Address of the primary.
 
         Raises:
-            MasterNotFoundError: nobody knows one now.
+            MasterNotFoundError: no sentinel knows a primary now.
             MisconfiguredError: every sentinel that answers has no such service.
             AuthenticationError, NoPermissionError: a sentinel refuses the user or password.
         """

@@ -35,7 +35,7 @@ _CAUSES: tuple[tuple[str, Cause], ...] = (
     (
         "Error 2 connecting|No such file",
         Cause(
-            "the socket file of the server is gone: it does not run, or somebody cleaned its directory up",
+            "the server's socket file is missing: the server does not run, or a cleaner removed the file",
             "start the server again; keep its socket out of directories that are cleaned, as /tmp is",
         ),
     ),
@@ -60,22 +60,22 @@ _CAUSES: tuple[tuple[str, Cause], ...] = (
     ),
     (
         "No route|unreachable|Error 113|Error 101",
-        Cause("there is no way to the host", "look at network, firewall and the host itself"),
+        Cause("the host cannot be reached", "check the network, firewalls and the host itself"),
     ),
     (
         "Timeout connecting|timed out",
-        Cause("nobody answers at this address", "look at the host, and at firewalls on the way"),
+        Cause("no server answers at this address", "check the host, and the firewalls on the way"),
     ),
     (
         "Timeout (reading|writing)",
         Cause(
-            "the server, or the way to it, stands still",
-            "look at its load (SLOWLOG, CPU); for a slow link raise ?socket_timeout=SECONDS in the URL",
+            "the server, or the network on the way to it, does not respond",
+            "check its load (SLOWLOG, CPU); for a slow link raise ?socket_timeout=SECONDS in the URL",
         ),
     ),
     (
         "OOM|maxmemory",
-        Cause("the server's memory is full", "raise maxmemory, or remove what others keep there"),
+        Cause("the server's memory is full", "raise maxmemory, or remove other data from the server"),
     ),
     (
         "MISCONF",
@@ -89,27 +89,28 @@ _CAUSES: tuple[tuple[str, Cause], ...] = (
         "does not lead|READONLY|read only|NOREPLICAS|MASTERDOWN|know no primary",
         Cause(
             "no server leads: this one is a replica, or was cut off from its replicas",
-            "look at replication and sentinels; name the primary, or use sentinel://",
+            "check replication and sentinels; name the primary, or use sentinel://",
         ),
     ),
-    ("BUSY", Cause("somebody's script keeps the server busy", "SCRIPT KILL, or FUNCTION KILL")),
+    ("BUSY", Cause("a running script blocks the server", "SCRIPT KILL, or FUNCTION KILL")),
     (
         "WRONGTYPE|damaged",
-        Cause("somebody overwrote a key of the run", "a living learner puts it right; start one"),
+        Cause("another program overwrote a key of the run", "a running learner repairs it; start one"),
     ),
     (
         "SSL|TLS",
-        Cause("the TLS connection fails", "look at the server's log and certificates, and at the URL"),
+        Cause("the TLS connection fails", "check the server's log, the certificates and the URL"),
     ),
 )
 _LIMITED = Cause(
-    "it hangs up whenever something large is fetched: its client-output-buffer-limit is smaller than that",
+    "the server closes the connection when a large value is fetched: its client-output-buffer-limit is "
+    "smaller than the value",
     "CONFIG SET client-output-buffer-limit 'normal 0 0 0' (the default)",
 )
 _CUT_OFF = Cause(
-    "the server, or a proxy on the way, hangs up: limits (maxclients, timeout, client-output-buffer-limit), "
-    "or a port that speaks something else",
-    "look at the server's log",
+    "the server, or a proxy on the way, closes the connection: limits (maxclients, timeout, "
+    "client-output-buffer-limit), or a port of another protocol",
+    "check the server's log",
 )
 
 

@@ -28,7 +28,7 @@ class HealableKeys:
 
     weights: StoredWeights | None  # None when a field is gone or is no number
     spec: str | None
-    boots: dict[str, int]  # -1 where somebody left what is no number
+    boots: dict[str, int]  # -1 where the stored value is no number
     state: str | None  # of the control key
 
 
@@ -70,7 +70,7 @@ def read_blob_digest(client: Client, keys: RunKeys) -> str | None:
 
 
 def remove_foreign_types(client: Client, keys: RunKeys) -> list[str]:
-    """Remove keys that somebody overwrote with another type; returns their names.
+    """Remove keys that another program overwrote with another type; returns their names.
 
     Until then commands on them fail with WRONGTYPE, which everybody else waits out.
     """

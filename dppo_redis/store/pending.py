@@ -109,7 +109,9 @@ class PendingEntries:
             return
         skipped = self._client.register_script(source("skipped"))(keys=[self._key], args=[GROUP])
         if skipped and self._rate_limit.due():
-            _log.warning("entries had been skipped (XGROUP SETID, XACK?): reading them now")
+            _log.warning(
+                "the group had skipped entries (XGROUP SETID or XACK by another program): reading them now"
+            )
 
     def survived(self) -> None:
         """The entries on trial were decoded and this process survived: clear their suspicion."""

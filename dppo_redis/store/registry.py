@@ -57,7 +57,7 @@ class Registry:
         """Take `slot`, or a new one where None; returns (slot, how often it has started).
 
         Raises:
-            TransientError: somebody damaged the number; the learner puts it right.
+            TransientError: another program damaged the number; the learner repairs it.
         """
         if slot is None:
             slot = FIRST_OUTSIDE_SLOT + self._count("next") - 1

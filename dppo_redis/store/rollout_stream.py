@@ -242,7 +242,7 @@ class RolloutConsumer:
                 raise
             if str(error).startswith("NOGROUP"):
                 if self._rate_limit.due():
-                    _log.warning("stream or group is gone; making them again")
+                    _log.warning("the stream or its group is missing: creating them again")
                 self._pending.forget()
             self._restore()
             is_complete = True

@@ -16,7 +16,7 @@ def parse_weights_id(epoch: bytes | None, version: bytes | None) -> WeightsId | 
     try:
         return WeightsId(int(epoch), int(version))
     except ValueError:
-        return None  # overwritten by somebody; the learner puts it right
+        return None  # another program overwrote it; the learner repairs it
 
 
 class WeightStore:

@@ -130,7 +130,7 @@ class Intake:
         return [gathered[i] for i in order]
 
     def _remember(self, entry: StreamEntry, settlement: Settlement) -> None:
-        """What is dropped: into the history, before its outcome is recorded, and by actor."""
+        """Record drops: in the event log, before the outcome is recorded, and by actor."""
         actor = self.drops.by_actor.add(entry.fields.get(b"actor", b""), settlement)
         if settlement.outcome is Outcome.STALE:
             self.drops.stale.add(actor, None)
@@ -196,7 +196,7 @@ class Intake:
         steps = 0
         try:
             if entry.deaths >= POISON_DEATHS:
-                raise WireError("poison", f"{entry.deaths} learner processes died with it in hand")
+                raise WireError("poison", f"{entry.deaths} learner processes died while they held it")
             header = parse_header(entry)
             self._check_header(header)
             steps = header.steps

@@ -87,7 +87,9 @@ class Bookkeeper:
         with fence.lock:
             counters = read_counters(fence.client, fence.keys)
             if not self.ledger_audit.adopt(counters.ledger, counters.entries_added, counters.backlog):
-                _log.warning("somebody else wrote into the ledger; its counts are put right from memory")
+                _log.warning(
+                    "another program wrote into the ledger; the learner restores the counts from its memory"
+                )
             if not self._is_settling:
                 self.ledger_audit.doubts.clear()
             balance = self.ledger_audit.audit(counters.entries_added, counters.backlog)

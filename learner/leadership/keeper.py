@@ -189,8 +189,8 @@ class Keeper:
         """Drop the oldest rollouts where actors ignore the backlog limit."""
         if excess and (trimmed := self._leadership.bookkeeper.trim(excess)) and self._valve_rarely.due():
             _log.error(
-                "the stream held more than %d MB: dropped its %d oldest rollouts; do all actors heed the "
-                "backlog mark?",
+                "the stream held more than %d MB: dropped its %d oldest rollouts; check that all actors run "
+                "this release and respect the backlog limit",
                 limit // 2**20,
                 trimmed,
             )

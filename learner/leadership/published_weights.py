@@ -62,7 +62,7 @@ class PublishedWeights:
     def heal(self, healable: HealableKeys) -> None:
         """Publish again where Redis does not hold them as they were."""
         if self._last is not None and not self._watch.is_whole(healable, self._last):
-            _log.warning("the weights key does not hold what was published; publishing again")
+            _log.warning("the weights key does not hold the published weights: publishing them again")
             self.republish()
 
     def _try_publish(self, weights: Weights) -> int | None:

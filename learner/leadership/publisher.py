@@ -92,7 +92,7 @@ class Publisher:
     def remove_foreign_types(self) -> None:
         """Remove keys that another client overwrote with another type, so that they can be put back."""
         for key in remove_foreign_types(self._fence.client, self._fence.keys):
-            _log.warning("removed %s: it was overwritten with another type", key)
+            _log.warning("removed %s: another program had overwritten it with another type", key)
 
     def heal(self) -> None:
         """Put back keys that were deleted, damaged or overwritten."""

@@ -43,7 +43,11 @@ class ReservedVersions:
             values = json.loads(self._file.read_text())
             return HighestReserved(int(values["epoch"]), int(values["version"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            _log.warning("%s is unreadable, versions go on from checkpoint and server: %s", self._file, error)
+            _log.warning(
+                "%s is unreadable: version numbers continue from the checkpoint and the server: %s",
+                self._file,
+                error,
+            )
             return HighestReserved()
 
     def cover(self, epoch: int, version: int) -> None:
@@ -65,4 +69,4 @@ class ReservedVersions:
             self._covered = used
         except OSError as error:  # publishing matters more
             if self._rate_limit.due():
-                _log.error("cannot note which versions are used: %s", error)
+                _log.error("cannot record which versions are used: %s", error)

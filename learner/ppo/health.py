@@ -51,8 +51,8 @@ def _no_effect(last: Reports) -> str:
     return (
         f"nothing is learnt: all gradient steps of {len(last)} updates in a row were skipped, as they were "
         "not finite. Rewards or observations are too large, or the weights are no numbers any more: scale "
-        "rewards (--ppo.normalise-returns) and observations (--ppo.normalise-observations), and begin anew "
-        "or with a checkpoint from before"
+        "rewards (--ppo.normalise-returns) and observations (--ppo.normalise-observations), and start a new "
+        "run or resume from an earlier checkpoint"
     )
 
 
@@ -99,7 +99,7 @@ def _is_blind(report: UpdateReport, _spec: Spec) -> bool:
 def _blind(last: Reports) -> str:
     return (
         f"the critic has explained nothing of the returns for {len(last)} updates, and its loss of "
-        f"{last[-1].value_loss:.2g} leaves the policy no share of the gradient: the rewards are too large, "
+        f"{last[-1].value_loss:.2g} leaves the policy no share of the gradient: the rewards are too large: "
         "scale them (--ppo.normalise-returns)"
     )
 
@@ -118,7 +118,7 @@ def _has_collapsed(report: UpdateReport, spec: Spec) -> bool:
 def _collapsed(last: Reports) -> str:
     return (
         f"the policy has explored next to nothing for {len(last)} updates (entropy {last[-1].entropy:.2g}): "
-        "unless its return is as good as it gets, begin anew with a higher --ppo.entropy-coef (0.01), a "
+        "unless its return cannot get better, start a new run with a higher --ppo.entropy-coef (0.01), a "
         "lower --ppo.learning-rate, or a --ppo.gamma nearer to 1"
     )
 
@@ -137,7 +137,7 @@ def _short_sighted(last: Reports) -> str:
     steps = sum(report.episode_steps for report in last) / len(last)
     return (
         f"a --ppo.gamma of {last[-1].gamma:g} looks {_horizon(last[-1]):.2g} steps ahead, and episodes take "
-        f"about {steps:.0f}: unless each step's reward depends on little but that step, begin anew with a "
+        f"about {steps:.0f}: unless each step's reward depends mostly on that step, start a new run with a "
         "gamma nearer to 1 (0.99 looks 100 steps ahead)"
     )
 

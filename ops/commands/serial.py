@@ -150,7 +150,7 @@ class _Ending:
             if failure is not None:
                 print(f"dppo-redis: {failure}", file=sys.stderr)
         except Exception as error:  # noqa: BLE001 the process ends in any case
-            _log.error("the last words: %s: %s", type(error).__name__, error)
+            _log.error("the final save and summary failed: %s: %s", type(error).__name__, error)
 
     def _tell(self, failure: DppoError | None) -> ExitStatus:
         """Save, write the summary and the curve, and print the summary; the exit status."""

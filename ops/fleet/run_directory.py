@@ -107,7 +107,7 @@ def _choose_to_resume(config: RunConfig, run: str | None, directory: Path | None
         raise ConfigurationError(f"{path} holds run {found}, not {run}")
     if not resumable_files(RunFiles(path).checkpoints):
         raise ConfigurationError(
-            f"{path} holds no checkpoint to resume from: --resume auto begins such a run anew"
+            f"{path} holds no checkpoint to resume from: --resume auto starts such a run from the beginning"
         )
     return RunDirectory(found, path)
 

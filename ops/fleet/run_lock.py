@@ -31,7 +31,7 @@ class HolderLiveness(Enum):
     COMMAND = "its command lives"
     FLEET = "its command is gone, its fleet is not"
     NONE = "all of it is gone"
-    UNKNOWN = "nobody knows: it is of another machine, or of an earlier release"
+    UNKNOWN = "unknown: it runs on another machine or is of an earlier release"
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def sign(lock: int, run: str, fleet_pid: int | None = None) -> None:
         os.ftruncate(lock, 0)
         os.pwrite(lock, json.dumps(asdict(holder)).encode(), 0)
     except OSError as error:
-        _log.warning("the lock does not say who holds it: %s", error)
+        _log.warning("cannot write into the lock file who holds it: %s", error)
 
 
 def take(file: Path, stop: StopRequest) -> int:
@@ -134,7 +134,7 @@ def _wait(lock: int, file: Path, stop: StopRequest) -> None:
         is_locked = unable.errno in _TAKEN
         if not is_locked and life in (HolderLiveness.NONE, HolderLiveness.UNKNOWN):
             _log.warning(
-                "%s: this file system keeps no locks (%s): nothing keeps a second command out of it",
+                "%s: this file system has no locks (%s): a second command could start in this directory",
                 file.parent,
                 unable.strerror,
             )
@@ -144,7 +144,9 @@ def _wait(lock: int, file: Path, stop: StopRequest) -> None:
             raise _in_use(file.parent, holder)
         if not is_told:
             is_told = True
-            _log.info("%s is still in use, by a fleet that seems to be ending: waiting for it", file.parent)
+            _log.info(
+                "%s is still in use by a fleet that seems to be ending: waiting for its end", file.parent
+            )
         stop.sleep(_POLL_S)
         if stop.requested:
             raise StoppedError(f"stopped while waiting for {file.parent}")

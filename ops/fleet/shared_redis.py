@@ -58,7 +58,7 @@ def leave_shared(store: RunStore, *, failed: bool) -> None:
     leader = living_leader(store.lease, StopRequest())
     leader = leader and living_leader(store.lease, StopRequest())  # our own may just be leaving
     if leader:
-        _log.warning("run %s is led by %s: its keys are left as they are", store.keys.run, leader)
+        _log.warning("run %s is led by %s: not touching its keys", store.keys.run, leader)
         return
     if failed:
         store.set_state(STOP, "failed")

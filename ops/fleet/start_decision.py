@@ -73,13 +73,17 @@ def _find_automatically(
         directory = RunDirectory(found, path)
         summary = _of_finished(files, going_on.config)
         if summary is None:
-            _log.info("run %s in %s goes on", found, path)
+            _log.info("run %s in %s continues", found, path)
         return StartDecision(replace(going_on, resume="last"), directory, lock, summary)
     holder = read_holder(files.lock)
     earlier = found or (None if holder is None else holder.run)  # killed before it had a checkpoint
     directory = RunDirectory(check_run_name(options.run or earlier or name), path)
     if earlier is not None:
-        _log.info("run %s in %s was started before, and has no checkpoint: it begins anew", earlier, path)
+        _log.info(
+            "run %s in %s was started before and has no checkpoint: it starts from the beginning",
+            earlier,
+            path,
+        )
     is_ours = earlier == directory.run
     return StartDecision(replace(options, resume="", overwrite=is_ours), directory, lock)
 

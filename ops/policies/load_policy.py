@@ -78,9 +78,7 @@ def load_policy(
     look = partial(spaces_of, stop=stop)
     description = describe(config, stop) if to_play else describe_stored(directory, config, look)
     if checkpoint == "best" and _has_no_best(directory):
-        _log.warning(
-            "no evaluation of this run was complete, so none is the best: this is its last checkpoint"
-        )
+        _log.warning("this run has no complete evaluation, so no best policy: using its last checkpoint")
         checkpoint = "last"
     if checkpoint == "best":
         weights = read_best(directory, description.spec)

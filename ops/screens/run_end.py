@@ -34,8 +34,8 @@ def with_save_checked(summary: RunSummary, directory: RunDirectory) -> RunSummar
     newest = max(map(number_of, saved), default=-1)
     if summary.reason == "failed" or newest >= summary.updates or summary.updates == 0:
         return summary
-    begins = f"with update {newest}" if newest >= 0 else "anew"
-    text = f"what was learnt until update {summary.updates} is not saved: a resumed run begins {begins}"
+    begins = f"with update {newest}" if newest >= 0 else "from the start"
+    text = f"the training up to update {summary.updates} is not saved: a resumed run begins {begins}"
     return replace(warned(summary, text), reason=UNSAVED)
 
 
@@ -89,7 +89,9 @@ def _tried(summary: RunSummary, what: str, action: Callable[[], None]) -> RunSum
 
 def report_finished(directory: RunDirectory, summary: RunSummary, *, as_json: bool) -> ExitStatus:
     """The last words of a run that was finished before."""
-    _log.info("run %s is finished; another --run, or a larger --total-steps, trains", directory.run)
+    _log.info(
+        "run %s is finished: to train more, pass a larger --total-steps or another --run", directory.run
+    )
     make_console(progress_stream(as_json), RunConsole).print(summary_table(summary))
     if as_json:
         answer(json.dumps(to_json(summary)))

@@ -34,7 +34,7 @@ def summarise(config: RunConfig, watch: Watch, run_dir: Path, *, failed: bool) -
                 summary = _with_counters(summary, watch.store)
                 summary = replace(summary, actors=Registry(watch.client, watch.store.keys).joined())
         except (TransientError, ConfigurationError) as error:
-            _log.warning("the last ledger is not known: %s", error)
+            _log.warning("the last ledger could not be read: %s", error)
         summary = _with_last_evaluation(summary, config, status)
         summary = _with_trouble(summary, config, status)
     summary = replace(summary, warnings=(*summary.warnings, *watch.losses.warnings))

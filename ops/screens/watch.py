@@ -94,7 +94,7 @@ class Losses:
                 raise error
         new = lost.keys() - self._given_up
         self._given_up |= new
-        self._warnings |= {name: f"the run goes on without {lost[name]}" for name in new}
+        self._warnings |= {name: f"the run continues although {lost[name]}" for name in new}
         return [self._warnings[name] for name in sorted(new)]
 
     def _can_do_without(
@@ -112,7 +112,7 @@ def _failure(process: ProcessState, looping: bool) -> RunFailedError | None:
     """What to say of a process that supervisord will not mend; None while it may."""
     if not process.gave_up and not looping:
         return None
-    how = f"gave up (status {process.exit_status})" if process.gave_up else "keeps ending"
+    how = f"has stopped for good (status {process.exit_status})" if process.gave_up else "keeps ending"
     said = last_words(process.log) or last_line(process.log)
     error = RunFailedError(f"{process.name} {how}: {said} (log: {process.log})")
     if process.exit_status == ExitStatus.CONFIGURATION:

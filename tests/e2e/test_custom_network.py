@@ -61,6 +61,6 @@ def test_what_only_the_services_meet_ends_the_command_with_78_and_the_cause(tmp_
     with Command("train", *_ARGUMENTS, cwd=tmp_path) as command:
         assert command.wait(60) == ExitStatus.CONFIGURATION, command.err
         assert command.summary()["reason"] == "failed"
-        assert "gave up (status 78)" in command.error_lines[-1]
+        assert "has stopped for good (status 78)" in command.error_lines[-1]
         assert "no such library where the services run" in command.error_lines[-1]
         assert_nothing_left(command)

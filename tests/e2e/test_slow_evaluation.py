@@ -39,4 +39,4 @@ def test_a_task_without_ends_does_not_hold_up_the_end_and_says_what_to_do(tmp_pa
     assert (summary["reason"], summary["evaluation"], summary["evaluations"]) == ("total_steps", None, 0)
     assert any("TimeLimit" in text or "not evaluated in time" in text for text in summary["warnings"])
     with Command("evaluate", summary["run_dir"], "--episodes", "1", cwd=tmp_path) as command:
-        command.said("this is its last checkpoint", 30)
+        command.said("using its last checkpoint", 30)

@@ -50,9 +50,9 @@ def test_a_last_checkpoint_that_cannot_be_saved_is_told_and_a_resumed_run_begins
     assert "cannot save" in warnings
     assert f"until update {summary['updates']} is not saved" in warnings
     assert curve.exists()
-    assert log.count("the run is over, trying again") == 3
-    assert log.count("it was the last try") == 1
-    assert "training goes on" not in log.partition("the run is over")[2]
+    assert log.count("the run has ended, trying to save again") == 3
+    assert log.count("this was the last try") == 1
+    assert "training continues" not in log.partition("the run has ended")[2]
     if program == "train":
         assert "learner (exit status 74; expected)" in (tmp_path / "run/logs/supervisord.log").read_text()
     _out_of_the_way(checkpoints)

@@ -250,7 +250,7 @@ class TestControl:
             RunStore(private_client, keys).set_state("halt")
             run.wait_for_updates(3)
         complaints = [message for message in caplog.messages if "unknown state" in message]
-        assert complaints == ["control asks for the unknown state 'halt': going on as with 'run'"]
+        assert complaints == ["control asks for the unknown state 'halt': treating it as 'run'"]
 
     def test_a_stop_ends_it_saved_and_without_a_lease(
         self, private_server: RedisServer, private_client: Client, keys: RunKeys, tmp_path: Path

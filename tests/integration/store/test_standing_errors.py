@@ -62,7 +62,7 @@ def test_a_socket_that_was_swept_away_is_named(
 ) -> None:
     private_client.connection_pool.disconnect()
     Path(private_server.url.removeprefix("unix://")).unlink()
-    assert "the socket file of the server is gone" in standing(private_client, stop)
+    assert "the server's socket file is missing" in standing(private_client, stop)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may open every socket: run as another user")

@@ -244,7 +244,7 @@ class TestReading:
                 inflict(client, keys, "destroy")
                 assert list(consumer.read(10, 1)) == []
             assert read_ids(consumer) == ids
-        assert caplog.text.count("making them again") == 1
+        assert caplog.text.count("creating them again") == 1
 
     @pytest.mark.parametrize("by_hand", ["setid", "xack"])
     def test_entries_that_somebody_had_the_group_skip_are_delivered_all_the_same(

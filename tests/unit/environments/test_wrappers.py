@@ -104,7 +104,7 @@ def test_arguments_are_plain_values(text: str, value: float) -> None:
         ("TimeLimit(__import__('os'))", "is code, .*module:Class"),
         ("NormalizeObservation", "NormalizeObservation would keep .* set ppo.normalise_observations instead"),
         ("NormalizeReward(gamma=0.9)", "NormalizeReward.* would keep .* set ppo.normalise_returns instead"),
-        ("tests.wrappers:forgetful", "forgetful cannot be applied: TypeError: it answered a NoneType"),
+        ("tests.wrappers:forgetful", "forgetful cannot be applied: TypeError: it returned a NoneType"),
     ],
 )
 def test_a_wrapper_that_cannot_be_applied_is_one_line_that_names_it(wrapper: str, says: str) -> None:

@@ -292,7 +292,7 @@ class TestSegments:
         restored = checkpoints.restore(make_trainer())
         assert restored is not None
         assert restored.progress.update == 17
-        assert "what follows is not exact" in caplog.text
+        assert "the rest of the run is not exactly reproducible" in caplog.text
 
 
 class TestDamage:

@@ -428,7 +428,7 @@ class TestTheLastSave:
         assert (training.saving.failures, "cannot save" in training.saving.error) == (3, True)
         (text,) = (text for text in training.warnings.texts if "cannot save" in text)
         assert "that of update 1" in text
-        assert "training goes on" not in caplog.text
+        assert "training continues" not in caplog.text
         assert status_of(training, QUIET_INTAKE).save_error == training.saving.error
 
     def test_one_that_works_in_the_end_leaves_no_warning(self, tmp_path: Path, make: Make) -> None:

@@ -172,7 +172,7 @@ def test_without_evaluations_a_run_ends_and_its_last_checkpoint_is_played(
     printed = capsys.readouterr()
     played = json.loads(printed.out.splitlines()[-1])
     assert (played["checkpoint"], played["episodes"]) == ("last", 3)
-    assert "no evaluation of this run was complete" in printed.err
+    assert "this run has no complete evaluation" in printed.err
 
 
 @pytest.mark.parametrize("kind", [SerialOptions, TrainOptions])

@@ -47,7 +47,7 @@ def gave_up(name: str, exit_status: int = ExitStatus.GAVE_UP) -> ProcessState:
 def test_a_run_goes_on_without_one_of_its_actors_and_says_so_once() -> None:
     losses, processes = Losses(), [gave_up("actor_000"), service("actor_001"), service("learner")]
     (said,) = losses.check(processes, 7, joined=[1])
-    assert "goes on without actor_000 gave up (status 79)" in said
+    assert "continues although actor_000 has stopped for good (status 79)" in said
     assert losses.check(processes, 8, joined=[1]) == []
     assert losses.warnings == (said,)
 

@@ -147,11 +147,11 @@ def test_weights_of_another_network_are_refused() -> None:
         ("Nothing", "cannot be imported"),
         (
             "TooManyOutputs",
-            r"TooManyOutputs.policy answered \(\(3, 3\).* for 3 rows, not \(3, 2\) of float32",
+            r"TooManyOutputs.policy returned \(\(3, 3\).* for 3 rows, not \(3, 2\) of float32",
         ),
-        ("ColumnOfValues", r"ColumnOfValues.value answered \(\(3, 1\).* not \(3,\) of float32"),
-        ("DoubleValues", r"DoubleValues.value answered .*float64.* not \(3,\) of float32"),
-        ("ArrayPolicy", r"ArrayPolicy.policy answered ndarray for 3 rows, not \(3, 2\)"),
+        ("ColumnOfValues", r"ColumnOfValues.value returned \(\(3, 1\).* not \(3,\) of float32"),
+        ("DoubleValues", r"DoubleValues.value returned .*float64.* not \(3,\) of float32"),
+        ("ArrayPolicy", r"ArrayPolicy.policy returned ndarray for 3 rows, not \(3, 2\)"),
         (
             "NoValue",
             r"breaks its contract, Class\(sizes, outputs\) with policy\(inputs\) and value\(inputs\)",
@@ -159,9 +159,9 @@ def test_weights_of_another_network_are_refused() -> None:
         ("NoArguments", "breaks its contract.*TypeError"),
         ("Raises", "breaks its contract.*RuntimeError: the two shapes do not fit$"),
         ("CannotBeCopied", "breaks its contract.*TypeError: it holds a socket"),
-        ("Squeezed", r"Squeezed.value answered \(\(\), .* for 1 row, not \(1,\) of float32"),
-        ("AlwaysDropping", r"AlwaysDropping.policy answers differently for the same rows: dropout"),
-        ("Attending", r"Attending.value answers differently for a row alone and among others"),
+        ("Squeezed", r"Squeezed.value returned \(\(\), .* for 1 row, not \(1,\) of float32"),
+        ("AlwaysDropping", r"AlwaysDropping.policy returns different outputs for the same rows: dropout"),
+        ("Attending", r"Attending.value returns different outputs for a row alone and among others"),
         ("NoModule", "breaks its contract.*a NoModule is no torch Module"),
     ],
 )

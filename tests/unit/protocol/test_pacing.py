@@ -245,7 +245,7 @@ def test_data_that_are_far_older_than_planned_get_a_word(
 ) -> None:
     """One planned actor has at most two rollouts in the stream, and one update's time between them."""
     advice = NINE.staleness_advice(actors, staleness)
-    assert (f"data are {staleness} updates old in the mean, and at most 1.0" in advice) == said
+    assert (f"the mean staleness is {staleness} updates, and would be at most 1.0" in advice) == said
     assert bool(advice) == said
     assert (f"set actors to {actors}" in advice) == (said and actors > 1)
     assert replace(NINE, max_staleness=0).staleness_advice(actors, staleness) == ""

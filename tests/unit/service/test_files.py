@@ -32,7 +32,7 @@ def test_a_settings_file_of_any_editor_is_read(tmp_path: Path, content: bytes) -
 def test_other_encodings_are_refused_by_name(tmp_path: Path, encoding: str) -> None:
     file = tmp_path / "mine.toml"
     file.write_bytes(TOML.encode(encoding))
-    with pytest.raises(ConfigurationError, match=r"mine\.toml is UTF-16 or no text at all: save it as UTF-8"):
+    with pytest.raises(ConfigurationError, match=r"mine\.toml is UTF-16 or not text: save it as UTF-8"):
         load_toml(file)
 
 

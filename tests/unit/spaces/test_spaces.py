@@ -109,7 +109,7 @@ def test_another_action_space_is_refused_by_its_name(space: gymnasium.Space[Any]
 
 @pytest.mark.parametrize("space", [Dict({}), Tuple(())], ids=str)
 def test_a_space_without_anything_to_choose_is_refused(space: gymnasium.Space[Any]) -> None:
-    with pytest.raises(ConfigurationError, match="holds nothing to choose"):
+    with pytest.raises(ConfigurationError, match="has nothing to choose from"):
         describe_actions(space)
 
 
@@ -125,7 +125,7 @@ def test_a_box_of_actions_that_no_gaussian_fits_is_refused(space: Box) -> None:
 def test_bounds_that_no_action_can_meet_are_refused(bounds: tuple[float, float]) -> None:
     space = Box(-1, 1, (1,), np.float32)
     space.low[0], space.high[0] = bounds
-    with pytest.raises(ConfigurationError, match="no action can meet"):
+    with pytest.raises(ConfigurationError, match="no action satisfies"):
         describe_actions(space)
 
 

@@ -13,7 +13,7 @@ KNOWN = [
     ("ping", "max number of clients reached", "maxclients"),
     ("ping", "Error 111 connecting to here:6379. Connection refused.", "nothing listens"),
     ("ping", "Error -2 connecting to there:6379. Name or service not known.", "name"),
-    ("ping", "Error 113 connecting to 10.0.0.1:6379. No route to host.", "no way"),
+    ("ping", "Error 113 connecting to 10.0.0.1:6379. No route to host.", "cannot be reached"),
     ("ping", "Timeout connecting to server", "firewalls"),
     ("push a rollout", "Timeout reading from socket", "socket_timeout"),
     ("push a rollout", "OOM command not allowed when used memory > 'maxmemory'.", "memory is full"),

@@ -255,7 +255,7 @@ def test_an_argument_that_the_environment_does_not_take_is_one_line_that_names_i
 @pytest.mark.parametrize("wrappers", [(), ("TimeLimit(max_episode_steps=5)",)], ids=["bare", "wrapped"])
 @pytest.mark.parametrize("env_id", ["OldApi", "OldestApi", "FourValues"])
 def test_the_api_of_old_gym_is_refused_at_the_start(env_id: str, wrappers: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigurationError, match=r"does not speak the API of gymnasium 1\.x"):
+    with pytest.raises(ConfigurationError, match=r"does not follow the API of gymnasium 1\.x"):
         inspect(source(f"tests.envs:{env_id}-v0", *wrappers))
 
 
@@ -285,14 +285,16 @@ def test_an_environment_that_raises_when_it_is_tried_out_is_refused_with_its_own
 
 
 def test_an_observation_that_is_not_of_its_space_is_refused_at_the_start_with_both() -> None:
-    with pytest.raises(ConfigurationError, match=r"OtherShape-v0' .* Box\(.*\(2,\).* but a ndarray \(3,\):"):
+    with pytest.raises(
+        ConfigurationError, match=r"OtherShape-v0' returned a ndarray \(3,\) .* Box\(.*\(2,\).*:"
+    ):
         inspect(source("tests.envs:OtherShape-v0"))
 
 
 @pytest.mark.parametrize(
     ("env_id", "says"),
     [
-        ("OtherShapeLater", r"does not observe what its space .* but a ndarray \(3,\):"),
+        ("OtherShapeLater", r"returned a ndarray \(3,\) as observation, which does not fit its space .*:"),
         ("RewardsTwice", "a reward of"),
     ],
 )

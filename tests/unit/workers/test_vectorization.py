@@ -104,4 +104,4 @@ def test_where_processes_cannot_be_had_auto_goes_on_without(
     monkeypatch.setattr(make, "AsyncVectorEnv", refused)
     found, _ = sampled(description(SLOW, env_kwargs={"ms": 10}), rollouts=1)
     assert found == "sync"
-    assert "not in processes: BlockingIOError" in caplog.text
+    assert "not stepping in worker processes: BlockingIOError" in caplog.text

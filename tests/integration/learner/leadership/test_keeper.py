@@ -162,7 +162,7 @@ class TestFleet:
         assert list(warnings.texts) == []
         monkeypatch.setattr("learner.leadership.keeper._OLD_S", 0.0)
         keeper.tick()
-        assert warnings.texts[0].startswith("data are 3.5 updates old in the mean, and at most ")
+        assert warnings.texts[0].startswith("the mean staleness is 3.5 updates, and would be at most ")
         report = replace(report, staleness_recent=0.9)
         keeper.tick()
         assert warnings.texts == ()
