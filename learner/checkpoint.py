@@ -132,19 +132,19 @@ class Checkpoints:
             CheckpointError: the disk refuses; the older files are untouched.
         """
         file = self.directory / checkpoint_name(snapshot.progress.update)
-        aside = file.with_suffix(".writing")
+        temporary = file.with_suffix(".writing")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            with aside.open("wb") as stream:
+            with temporary.open("wb") as stream:
                 torch.save(self._values(ppo, snapshot), stream)
                 unable = flush_file(stream)
-            read_values(aside)
+            read_values(temporary)
             confirm()
-            aside.replace(file)
+            temporary.replace(file)
             self._say_once(unable or flush_directory(self.directory))
         except (OSError, RuntimeError, CheckpointError) as error:
             with contextlib.suppress(OSError):
-                aside.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
             raise CheckpointError(f"cannot save {file}: {error}") from error
         self._remove_old(file)
         if milestone:

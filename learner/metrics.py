@@ -124,15 +124,15 @@ def _cut(file: Path, kept_bytes: int) -> int:
     if kept_bytes and next(read_rows(file), []) == columns:
         os.truncate(file, kept_bytes)
         return kept_bytes
-    aside = file.with_name(f"{file.name}.writing")
+    temporary = file.with_name(f"{file.name}.writing")
     try:
-        with aside.open("w", newline="", encoding="utf-8") as stream:
+        with temporary.open("w", newline="", encoding="utf-8") as stream:
             writer = csv.DictWriter(stream, columns, restval="", extrasaction="ignore")
             writer.writeheader()
             writer.writerows(_rows_within(file, kept_bytes))
-        aside.replace(file)
+        temporary.replace(file)
     except OSError:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     return file.stat().st_size
 

@@ -1,4 +1,4 @@
-"""The actor's loop: wait for room, refresh the policy, collect, push, say that one lives.
+"""The actor's loop: wait for room, refresh the policy, collect, push, renew the registration.
 
 Facts only: what is stale or broken is the learner's to judge.
 """

@@ -83,11 +83,11 @@ def choose(step: StepTime, count: int, cores: int) -> Choice:
     one_by_one_s = count * step.wall_s
     computing_s = min(step.cpu_s, step.wall_s)
     together_s = (step.wall_s - computing_s) + computing_s * count / min(cores, count) + _TALK_S * count
-    told = f"a step takes {1000 * step.wall_s:.3g} ms, {1000 * computing_s:.3g} ms of it computing"
+    measured = f"a step takes {1000 * step.wall_s:.3g} ms, {1000 * computing_s:.3g} ms of it computing"
     if step.wall_s < _SLOW_S:
-        return Choice("sync", f"{told}: too short for processes to be worth while")
+        return Choice("sync", f"{measured}: too short for processes to be worth while")
     if together_s > _GAIN * one_by_one_s:
-        return Choice("sync", f"{told}, and this machine has too few free cores for processes to help")
+        return Choice("sync", f"{measured}, and this machine has too few free cores for processes to help")
     return Choice(
-        "async", f"{told}: {1000 * together_s:.3g} ms for all instead of {1000 * one_by_one_s:.3g} ms"
+        "async", f"{measured}: {1000 * together_s:.3g} ms for all instead of {1000 * one_by_one_s:.3g} ms"
     )

@@ -21,7 +21,7 @@ DISTRIBUTED_UPDATE_EPOCHS = 6
 
 @dataclass(frozen=True)
 class Derived:
-    """What a person wants to know before a run starts."""
+    """The numbers that follow from the configuration and the environment, known before a run starts."""
 
     rollout_steps: int  # T
     sampled_steps: int  # T, or fewer where so many actors could not deliver as many in time
@@ -130,9 +130,8 @@ def backlog_high(rollouts_per_update: int, actors: int, max_staleness: int, publ
     unfinished ones before it, so it is used at most (high + actors - 1) // rollouts_per_update
     updates later, and its weights were at most publish_every - 1 updates old when it started.
     That holds for actors of about equal speed; what a much slower one delivers may be dropped.
-    Two batches keep the learner busy, one in training and one in reserve; the staleness limit may ask for
-    less. Below 1
-    means that the limit cannot be kept.
+    Two batches keep the learner busy, one in training and one in reserve; the staleness limit may ask
+    for less. Below 1 means that the limit cannot be kept.
     """
     within_limit = rollouts_per_update * (max_staleness + 2 - publish_every) - actors
     return min(2 * rollouts_per_update, within_limit)
@@ -141,7 +140,7 @@ def backlog_high(rollouts_per_update: int, actors: int, max_staleness: int, publ
 def backlog_fresh(high: int, rollouts_per_update: int, actors: int) -> int:
     """The backlog at which actors wait while the learner has always enough to do.
 
-    All of them wait for the same publication then and start together; with this mark they fill two
+    All of them wait for the same publication then and start together; with this limit they fill two
     batches and no more, so that data are one update old. One rollout beyond a batch lets sampling and
     training overlap. Fleets that are just fast enough, or of very different speeds, need `high`.
     """
@@ -159,7 +158,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class FleetPacing:
-    """Paces the fleet that is there, whatever was planned."""
+    """Rollout length and backlog limit for the number of actors that are running, planned or not."""
 
     planned_actors: int
     rollouts_per_update: int  # of T steps
@@ -231,8 +230,8 @@ class FleetPacing:
         )
 
     def _staleness(self, pace: Pace, actors: int) -> float:
-        mark = backlog_fresh(pace.backlog_high, pace.rollouts_per_update, actors)
-        return expected_staleness(mark, actors, pace.rollouts_per_update, self.publish_every)
+        backlog_limit = backlog_fresh(pace.backlog_high, pace.rollouts_per_update, actors)
+        return expected_staleness(backlog_limit, actors, pace.rollouts_per_update, self.publish_every)
 
 
 def _planned(config: RunConfig, rollout_steps: int) -> FleetPacing:
@@ -267,14 +266,14 @@ def valve_excess(backlog: int, stream_bytes: int, high: int, actors: int, limit:
     return max(0, backlog - max(high + actors, backlog * limit // (2 * stream_bytes)))
 
 
-def expected_staleness(mark: int, actors: int, rollouts_per_update: int, publish_every: int) -> float:
-    """Mean age, in updates, of a rollout when it is used, while the learner is the bottleneck.
+def expected_staleness(limit: int, actors: int, rollouts_per_update: int, publish_every: int) -> float:
+    """Mean staleness, in updates, of a rollout when it is used, while the learner is the bottleneck.
 
     All actors wait for the same publication then and start together, so that the backlog grows to
-    mark + actors - 1. One batch of it is in training; the others wait for their turn. With more actors than
-    rollouts in an update not all of them start at once, and the age stays below this.
+    limit + actors - 1. One batch of it is in training; the others wait for their turn. With more actors
+    than rollouts in an update not all of them start at once, and the staleness stays below this.
     """
-    return max(0.0, (mark + actors - 1) / rollouts_per_update - 1) + (publish_every - 1) / 2
+    return max(0.0, (limit + actors - 1) / rollouts_per_update - 1) + (publish_every - 1) / 2
 
 
 def batch_is_full(valid_rows: int, last_rollout_rows: int, batch_steps: int) -> bool:

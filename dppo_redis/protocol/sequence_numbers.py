@@ -11,8 +11,8 @@ _LEFT_OUT_KEPT = 64  # of one boot
 class LastSequenceNumbers:
     """The highest sequence number taken of each actor boot; bounded, oldest boot forgotten first.
 
-    One mark per boot is enough because an actor never sends seq k+1 while k is undecided. Only a
-    suspect entry is opened after later ones; the few numbers below a mark that were left out are
+    One number per boot is enough because an actor never sends seq k+1 while k is undecided. Only a
+    suspect entry is opened after later ones; the few lower numbers that were left out are
     remembered for that, within one process.
     """
 

@@ -50,14 +50,14 @@ def write_atomically(file: Path, content: bytes) -> None:
     Raises:
         OSError: the disk refuses; the old content is untouched.
     """
-    aside = temporary_path(file)
+    temporary = temporary_path(file)
     try:
-        with aside.open("wb") as stream:
+        with temporary.open("wb") as stream:
             stream.write(content)
             flush_file(stream)
-        aside.replace(file)
+        temporary.replace(file)
     except OSError:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

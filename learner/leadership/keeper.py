@@ -98,8 +98,8 @@ class Keeper:
         reports = (from_fields(ActorReport, fields) for fields in self._registry.living().values())
         return max((report.rollout_s or 0.0 for report in reports), default=0.0)
 
-    def _mark(self, pace: Pace, actors: int, report: LearnerStatus) -> int:
-        """Where actors wait now: below the high mark while the learner never waits for them."""
+    def _backlog_limit(self, pace: Pace, actors: int, report: LearnerStatus) -> int:
+        """Where actors wait now: below the upper backlog limit while the learner never waits for them."""
         share = report.learner_wait_share if self._late_share is None else self._late_share()
         if self._pacing.max_staleness == 0 or self._spare_batch.wanted(share, report.update):
             return pace.backlog_high
@@ -139,12 +139,12 @@ class Keeper:
             actors = max(len(living), self._pacing.planned_actors)  # those that are only starting, too
             pace = self._pacing.pace(actors)
             self._tell(pace, actors, report.staleness_recent)
-            high, mark = pace.backlog_high, self._mark(pace, actors, report)
-            self._leadership.publisher.write_pace(mark, pace.rollout_steps)
+            high, waits_at = pace.backlog_high, self._backlog_limit(pace, actors, report)
+            self._leadership.publisher.write_pace(waits_at, pace.rollout_steps)
             limit = valve_bytes(high, actors, self._pacing.rollout_bytes)
             self._open_valve(valve_excess(balance.backlog, balance.stream_bytes, high, actors, limit), limit)
             own = self._status(
-                balance, list(reports.values()), mark, limit, is_over=report.state == "finished"
+                balance, list(reports.values()), waits_at, limit, is_over=report.state == "finished"
             )
             self._leadership.bookkeeper.write_status(to_fields(report, own))
 

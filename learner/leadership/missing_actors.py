@@ -52,22 +52,22 @@ class MissingActors:
         late = {s: seen for s, seen in self._seen.items() if s not in self._living and now - seen.at > LATE_S}
         planned = range(self.planned_actors)
         here = sum(slot in self._living for slot in planned)
-        told: list[str] = []
+        lines: list[str] = []
         hosts_here = {self._seen[slot].report.host for slot in self._living}
         for host in dict.fromkeys(seen.report.host for seen in late.values()):
             slots = sorted(slot for slot, seen in late.items() if seen.report.host == host)
             newest = max(late[slot].at for slot in slots)
             who = _listed(slots)
             place = f"host {host} ({who})" if host not in hosts_here else f"{who} on host {host}"
-            told.append(f"{place} last seen {now - newest:.0f} s ago{_why(late[slots[-1]].report)}")
+            lines.append(f"{place} last seen {now - newest:.0f} s ago{_why(late[slots[-1]].report)}")
         absent = [slot for slot in planned if slot not in self._seen]
         if absent and now - self.began > STARTING_S:
             starts = max((boots.get(str(slot), 0) for slot in absent), default=0)
             often = f", started {starts} times" if starts else ""
-            told.append(f"{_listed(absent)} not seen yet{often}")
+            lines.append(f"{_listed(absent)} not seen yet{often}")
         is_short = here < self.planned_actors
         count = f"{here} of {self.planned_actors} planned actors, " if is_short else ""
-        return [f"{count}{line}" for line in told]
+        return [f"{count}{line}" for line in lines]
 
     def _dying(self) -> list[str]:
         return [
