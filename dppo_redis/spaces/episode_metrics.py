@@ -45,7 +45,15 @@ def read_episode(info: object) -> EpisodeMetrics:
     """The finite numbers that the last `info` of an episode holds; flags count as 0 and 1.
 
     What is no finite number is left out. A name that cannot be used is refused, and the others stay.
+    A mapping or a value of a class of the user's that raises while it is read reports nothing.
     """
+    try:
+        return _read_episode(info)
+    except Exception:  # noqa: BLE001 code of the user's: anything may come out of it
+        return NOTHING
+
+
+def _read_episode(info: object) -> EpisodeMetrics:
     if not isinstance(info, Mapping) or not (SUCCESS in info or METRICS in info):
         return NOTHING
     reported = info.get(METRICS)
@@ -68,13 +76,13 @@ def read_episode(info: object) -> EpisodeMetrics:
 
 def _number(value: object) -> float | None:
     """A finite number; an array of one counts as that one. None: it is none."""
-    if isinstance(value, np.ndarray) and value.size == 1:
-        value = value.item()
-    if not isinstance(value, _NUMBERS):
-        return None
     try:
+        if isinstance(value, np.ndarray) and value.size == 1:
+            value = value.item()
+        if not isinstance(value, _NUMBERS):
+            return None
         number = float(value)
-    except OverflowError:
+    except Exception:  # noqa: BLE001 too large for a float, or a class of the user's that raises
         return None
     return number if math.isfinite(number) else None
 

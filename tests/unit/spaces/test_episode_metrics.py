@@ -36,6 +36,30 @@ def test_hostile_names_and_values_are_left_out_one_by_one() -> None:
     assert all(name.isprintable() and len(name) < 100 for name in metrics.refused)
 
 
+class _NoFloat(float):
+    def __float__(self) -> float:
+        raise KeyError("evil")
+
+
+class _NoItems(dict[str, float]):
+    def items(self) -> Any:
+        raise RuntimeError("items")
+
+
+def test_a_value_that_raises_while_it_is_read_is_left_out_and_the_others_stay() -> None:
+    metrics = {
+        "before": 1.0,
+        "raises": _NoFloat(3.0),
+        "as_item": np.array([_NoFloat(3.0)], object),
+        "after": 2.0,
+    }
+    assert read_episode({"metrics": metrics}).numbers == (("before", 1.0), ("after", 2.0))
+
+
+def test_metrics_that_raise_while_they_are_read_report_nothing() -> None:
+    assert read_episode({"metrics": _NoItems(a=1.0)}) == NOTHING
+
+
 def test_of_two_names_that_become_one_the_first_counts() -> None:
     metrics = read_episode({"is_success": 1, "metrics": {"is-success": 0, "a b": 1, "a_b": 2}})
     assert metrics == ((("is_success", 1.0), ("a_b", 1.0)), ("'is-success'", "'a_b'"))
