@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from multiprocessing import popen_fork
+from multiprocessing import popen_fork, util
 from pathlib import Path
 from typing import NoReturn
 
@@ -70,6 +70,8 @@ def end_process(status: int) -> NoReturn:
         faulthandler.dump_traceback_later(_LAST_WORDS_S + 1.0, exit=True, file=2)
     with contextlib.suppress(Exception):
         end_simulators()
+    with contextlib.suppress(Exception):
+        _remove_sockets()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -78,6 +80,15 @@ def end_process(status: int) -> NoReturn:
     if not status:
         note_own_end()
     os._exit(status)
+
+
+def _remove_sockets() -> None:
+    """Remove the directory of multiprocessing's sockets, as its exit handler would; not a parent's."""
+    handlers: dict[object, util.Finalize[object]] = vars(util)["_finalizer_registry"]
+    remove = vars(util)["_remove_temp_dir"]
+    for handler in list(handlers.values()):
+        if vars(handler)["_callback"] is remove:
+            handler()
 
 
 def _leave_later(status: int) -> None:

@@ -167,3 +167,21 @@ def test_closing_in_time_changes_nothing(tmp_path: Path) -> None:
 def test_what_the_users_code_asks_for_is_not_how_a_service_ends(tmp_path: Path, leaving: str) -> None:
     with service(f"raise {leaving}", tmp_path) as it:
         assert leaving.partition("(")[0] in it.ends(ExitStatus.FAILED)
+
+
+def test_the_directory_of_multiprocessing_s_sockets_goes_with_the_service(tmp_path: Path) -> None:
+    """A fork server listens in it; its own exit handler would not be called."""
+    code = """
+from multiprocessing import util
+import tempfile
+tempfile.tempdir = os.getcwd()
+print(os.path.basename(util.get_temp_dir())[:5])
+if os.fork() == 0:
+    run_service(lambda stop: ExitStatus.DONE)  # the directory is its parent's
+os.wait()
+print(len(os.listdir()))
+"""
+    (tmp_path / "sockets").mkdir()
+    with service(f"os.chdir({str(tmp_path / 'sockets')!r})\n" + code, tmp_path) as it:
+        assert it.ends(ExitStatus.DONE) == "begins\npymp-\n1\n"
+    assert list((tmp_path / "sockets").iterdir()) == []
