@@ -19,6 +19,7 @@ from dppo_redis.environments.make import CLOSE_LIMIT_S
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.service.descendants import descendants
 from dppo_redis.service.ending import end_all
+from dppo_redis.service.plugins import first_line
 from dppo_redis.service.process_state import TookTooLongError, interrupted_after, keeping_process_state
 from dppo_redis.spaces.episode_metrics import EpisodeMetrics, read_vector
 from dppo_redis.spaces.observations import Array, BoolArray, FloatArray, describe_observations
@@ -96,7 +97,9 @@ class Environments:
             with keeping_process_state():
                 observations, _ = self.vector.reset(seed=seed)
         except (Exception, *_LEAVING) as error:  # code of the user's: anything may come out of it
-            raise EnvironmentBrokenError(f"reset raised {type(error).__name__}: {error}") from error
+            raise EnvironmentBrokenError(
+                f"reset raised {type(error).__name__}: {first_line(error)}"
+            ) from error
         finally:
             self._calls.stop()
         return self._rows(observations)
@@ -133,7 +136,9 @@ class Environments:
         except (EOFError, ConnectionError) as error:
             raise EnvironmentBrokenError("a worker process of the environments died") from error
         except (Exception, *_LEAVING) as error:  # code of the user's: anything may come out of it
-            raise EnvironmentBrokenError(f"step raised {type(error).__name__}: {error}") from error
+            raise EnvironmentBrokenError(
+                f"step raised {type(error).__name__}: {first_line(error)}"
+            ) from error
         finally:
             self._calls.stop()
 

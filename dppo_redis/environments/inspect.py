@@ -123,7 +123,8 @@ def _try_out(env_id: str, env: gymnasium.Env[Any, Any]) -> list[tuple[Any, dict[
         except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
             kind = ConfigurationError if is_final(error) else EnvironmentBrokenError
             raise kind(
-                f"environment {env_id!r} raised in its first reset or step: {type(error).__name__}: {error}"
+                f"environment {env_id!r} raised in its first reset or step: "
+                f"{type(error).__name__}: {first_line(error)}"
             ) from error
     raise ConfigurationError(
         f"environment {env_id!r} does not follow the API of gymnasium 1.x: reset must return "

@@ -10,6 +10,7 @@ from dppo_redis.errors import ConfigurationError
 from dppo_redis.service.process_state import keeping_process_state
 
 _OURS = ("dppo_redis", "learner", "ops", "workers")
+_LONGEST_LINE = 500  # characters
 _HOME = Path(__file__).resolve().parents[2]
 
 
@@ -105,8 +106,13 @@ def import_named(name: str, knob: str) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says, in one line."""
-    return (str(error).strip().splitlines() or [""])[0]
+    """What an exception says, in one line that a screen can show. It may be of a class of the user's."""
+    try:
+        line = (str(error).strip().splitlines() or [""])[0]
+    except Exception:  # noqa: BLE001 code of the user's: anything may come out of it
+        return "it cannot say what"
+    line = line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..."
+    return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 def one_line(error: Exception) -> str:

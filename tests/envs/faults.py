@@ -45,17 +45,23 @@ class InfiniteReward(FixedLength):
         return observation, reward, terminated, truncated, info
 
 
-class RaisesInStep(FixedLength):
-    """Step number `at` of its life, counted from 1, raises."""
+class _SpeechlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
 
-    def __init__(self, at: int, length: int = 3) -> None:
+
+class RaisesInStep(FixedLength):
+    """Step number `at` of its life, counted from 1, raises: on request an error that cannot be printed."""
+
+    def __init__(self, at: int, length: int = 3, speechless: bool = False) -> None:
         super().__init__(length)
         self.countdown = at
+        self.error = _SpeechlessError() if speechless else RuntimeError("the simulator lost its licence")
 
     def step(self, action: np.int64) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
         self.countdown -= 1
         if self.countdown == 0:
-            raise RuntimeError("the simulator lost its licence")
+            raise self.error
         return super().step(action)
 
 

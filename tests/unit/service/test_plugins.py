@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dppo_redis.errors import ConfigurationError
-from dppo_redis.service.plugins import allow_local_imports, import_module_of, import_named
+from dppo_redis.service.plugins import allow_local_imports, first_line, import_module_of, import_named
 
 
 @pytest.fixture
@@ -68,3 +68,23 @@ def test_a_copy_of_this_product_is_no_clash(here: Path) -> None:
         (here / name).mkdir()
         (here / name / "__init__.py").write_text("")
     allow_local_imports()
+
+
+class _SpeechlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("  the port\nis taken"), "the port"),
+        (ValueError("\x1b[31mred\a"), r"\x1b[31mred\x07"),
+        (ValueError("x" * 100_000), "x" * 500 + "..."),
+        (ValueError("Größe"), "Größe"),
+        (ValueError(), ""),
+        (_SpeechlessError(), "it cannot say what"),
+    ],
+)
+def test_what_an_error_says_is_one_short_line_that_a_screen_can_show(error: Exception, line: str) -> None:
+    assert first_line(error) == line

@@ -130,6 +130,12 @@ def test_a_reward_of_several_numbers_breaks_with_its_shape() -> None:
         played(environments, 3)
 
 
+def test_an_error_that_cannot_say_what_it_is_breaks_the_environment_like_any_other() -> None:
+    environments = make_environments("tests.envs:RaisesInStep-v0", [{"at": 9}, {"at": 2, "speechless": True}])
+    with pytest.raises(EnvironmentBrokenError, match="step raised _SpeechlessError: it cannot say what"):
+        played(environments, 3)
+
+
 def test_an_environment_that_calls_exit_breaks_and_ends_nothing() -> None:
     environments = make_environments("tests.envs:LeavesInStep-v0")
     with pytest.raises(EnvironmentBrokenError, match="step raised SystemExit: no display"):
