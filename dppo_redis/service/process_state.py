@@ -6,6 +6,7 @@ step is left alone: it has to be fast.
 
 import contextlib
 import gc
+import io
 import logging
 import os
 import signal
@@ -15,7 +16,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -102,16 +103,35 @@ def _working_directory() -> str | None:
 def _streams() -> _PutBack:
     """Where we print to, how long a socket of ours waits, and what new files may be read by."""
     out, err, hook, timeout = sys.stdout, sys.stderr, sys.excepthook, socket.getdefaulttimeout()
+    numbers = _descriptor(out), _descriptor(err)
     mask = os.umask(0o077)
     os.umask(mask)
 
     def put_back() -> None:
-        sys.stdout, sys.stderr, sys.excepthook = out, err, hook
         _open_standard_descriptors()
+        sys.stdout, sys.stderr, sys.excepthook = out, err, hook
+        _open_again(out, numbers[0])
+        _open_again(err, numbers[1])
         socket.setdefaulttimeout(timeout)
         os.umask(mask)
 
     return put_back
+
+
+def _descriptor(stream: TextIO | None) -> int | None:
+    """None where it has none, or has been closed."""
+    try:
+        return None if stream is None else stream.fileno()
+    except (OSError, ValueError):
+        return None
+
+
+def _open_again(stream: TextIO | None, number: int | None) -> None:
+    """Open a stream that was closed to the same place. It stays the same object: screens and logs hold it."""
+    if number is None or not isinstance(stream, io.TextIOWrapper) or not stream.closed:
+        return
+    buffer = open(number, "wb", closefd=False)  # noqa: SIM115 it lives as long as the stream
+    io.TextIOWrapper.__init__(stream, buffer, "utf-8", "backslashreplace", line_buffering=True)
 
 
 def _open_standard_descriptors() -> None:

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -148,6 +149,25 @@ def test_a_handler_that_a_c_library_replaced_is_put_back() -> None:
         assert caught == ["ours"]
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+_CLOSES_ITS_STREAMS = """
+import logging, sys
+from dppo_redis.service.process_state import keeping_process_state
+logging.basicConfig(format="%(message)s")
+for number in range(2):
+    with keeping_process_state():
+        sys.stdout.close(), sys.stderr.close()
+        logging.getLogger().handlers.clear()
+    print("said", number)
+    logging.error("logged %d", number)
+"""
+
+
+def test_streams_that_were_closed_are_opened_again_for_us_and_for_the_log() -> None:
+    code = [sys.executable, "-c", _CLOSES_ITS_STREAMS]
+    it = subprocess.run(code, capture_output=True, text=True, timeout=60, check=False)
+    assert (it.stdout, it.stderr) == ("said 0\nsaid 1\n", "logged 0\nlogged 1\n")
 
 
 def test_a_thread_may_build_too() -> None:
