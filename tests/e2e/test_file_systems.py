@@ -111,8 +111,8 @@ def test_too_few_processes_are_refused_for_a_user_that_the_limit_binds() -> None
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("another user cannot be tried: run as root, with setpriv")
     code = (
-        "import resource; from ops.fleet.machine_limits import Needs, check_limits; "
-        "resource.setrlimit(resource.RLIMIT_NPROC, (20, 20)); check_limits(Needs(64, 60))"
+        "import resource; from ops.fleet.machine_limits import FleetNeeds, check_limits; "
+        "resource.setrlimit(resource.RLIMIT_NPROC, (20, 20)); check_limits(FleetNeeds(64, 60))"
     )
     answer = subprocess.run(
         ["setpriv", "--reuid", "65534", "--clear-groups", sys.executable, "-c", code],
