@@ -106,7 +106,7 @@ class NetworkConfig(Section):
     memory_size: int = Field(64, ge=1, le=4096)
     """Width of the recurrent layer"""
     custom: str | None = Field(None, max_length=200)
-    """A network of your own, module:Class; see the README for its three methods"""
+    """A network of your own, module:Class; docs/networks-and-spaces.md describes its three methods"""
 
     @property
     def state_size(self) -> int:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 import tyro
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from dppo_redis.command_line.foreign_names import FOREIGN_NAMES, as_key, find_foreign
 from dppo_redis.errors import ConfigurationError
@@ -78,8 +79,18 @@ def _explain(section: type[Section], error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         hint = _suggest(section, str(first["loc"][0]), first["input"])
         return f"unknown setting {knob}: {hint or 'see `dppo-redis train --help`'}"
-    message = first["msg"].removeprefix("Value error, ") + _allowed(section, first["loc"])
+    message = _in_plain_words(section, first) + _allowed(section, first["loc"])
     return f"{knob or 'configuration'}: {message} (got {first['input']!r})" if knob else message
+
+
+def _in_plain_words(section: type[Section], first: ErrorDetails) -> str:
+    """What pydantic found; in our words where its own speak of Python classes or regular expressions."""
+    if first["type"] == "model_type":
+        return "write a table of settings in TOML, a dict in Python"
+    if first["type"] == "string_pattern_mismatch" and first["loc"]:
+        described = section.model_fields[str(first["loc"][0])].description or ""
+        return described[:1].lower() + described[1:]
+    return first["msg"].removeprefix("Value error, ")
 
 
 def _suggest(section: type[Section], name: str, value: Any) -> str:

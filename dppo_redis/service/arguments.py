@@ -20,6 +20,8 @@ from dppo_redis.errors import ConfigurationError
 
 T = TypeVar("T")
 _USER_INFO = re.compile(r"(://[^\s:@/?#]*):\S*@")
+_MISSING_VALUE = re.compile(r"Missing value for argument '(-[^']*)'\. Expected 1 values")
+_NO_PAIRS = "Failed to parse key-value pairs!"
 _SECRET_PARAMETER = re.compile(r"([a-z_]*password)=[^&\s]*")
 _FRAME = "╭╮╰╯│─+|"  # of a box, as tyro draws it for a terminal with and without UTF-8
 _AFTER = ("Argument helptext", "For full helptext", "Full help")
@@ -121,8 +123,15 @@ def _mistakes_raised(prog: str) -> Iterator[None]:
         lines = [line.strip(_FRAME + " ") for line in box.getvalue().splitlines()[1:]]
         sentences = itertools.takewhile(lambda line: not line.startswith(_AFTER), lines)
         said = [line for line in sentences if line.strip("-")]  # a line of these separates
-        message = " ".join(said[:6]) or "bad command line"
+        message = _in_plain_words(" ".join(said[:6])) or "bad command line"
         raise ConfigurationError(f"{hide_secrets(message)} (see {prog} --help)") from error
+
+
+def _in_plain_words(message: str) -> str:
+    """The sentence of tyro; in our words where it does not say what to write."""
+    if missing := _MISSING_VALUE.match(message):
+        return f"{missing[1]} needs a value behind it"
+    return message.replace(_NO_PAIRS, "write pairs behind it, NAME VALUE ...")
 
 
 def hide_secrets(text: str) -> str:

@@ -16,9 +16,9 @@ BENCHMARKS = {
     "continuous": ("ops.bench.continuous", "continuous control: InvertedPendulum-v5 with two actors"),
     "slow_environment": ("ops.bench.slow_environment", "how a fleet shares its time when a step takes 5 ms"),
     "speed": ("ops.bench.speed", "environment steps per second, beside stable-baselines3"),
-    "gradient": ("ops.bench.gradient", "a gradient step by hand beside autograd's; the parts of an update"),
-    "start": ("ops.bench.start", "from the command to the first update, and from the end to the prompt"),
-    "transport": ("ops.bench.transport", "what the guarantees cost: rollouts per second, beside a bare loop"),
+    "gradient": ("ops.bench.gradient", "a gradient step by hand beside autograd's; an update's parts"),
+    "start": ("ops.bench.start", "time to the first update, and from the end to the prompt"),
+    "transport": ("ops.bench.transport", "what the guarantees cost: rollouts/s beside a bare loop"),
     "hostile": ("ops.bench.hostile", "what broken payloads cost the learner"),
     "failover": ("ops.bench.failover", "how soon training resumes when the primary Redis goes"),
 }

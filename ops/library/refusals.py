@@ -63,6 +63,7 @@ def check_names(settings: Mapping[str, Any]) -> None:
             )
         if value is not None and not isinstance(value, str):
             shown = getattr(value, "__qualname__", type(value).__name__)
+            shown = shown if "<" not in shown else "MyWrapper"  # a lambda, or what a function has defined
             raise ConfigurationError(
                 f'{knob}: name it as text, "my_module:{shown}": the processes of the run import it by its '
                 f"name (got {value!r})"

@@ -60,7 +60,7 @@ def test_an_unreadable_best_evaluation_is_reported_and_replaced(
 ) -> None:
     (RunFiles(tmp_path).best_evaluation).write_text("{")
     best = BestPolicy(tmp_path)
-    assert "best evaluation so far is unreadable" in caplog.text
+    assert "record of the best evaluation is unreadable" in caplog.text
     assert consider(best, version=1, return_mean=-100.0)
     assert BestPolicy(tmp_path).return_mean == -100.0
 

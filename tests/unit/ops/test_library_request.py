@@ -136,6 +136,7 @@ def test_what_is_no_environments_id_is_refused_by_its_name(env: object, words: s
     [
         ({"wrappers": ["__main__:Mine"]}, 'wrappers: .*"my_module:Mine"'),
         ({"wrappers": [Here]}, 'wrappers: name it as text, "my_module:Here"'),
+        ({"wrappers": [lambda env: env]}, 'wrappers: name it as text, "my_module:MyWrapper"'),
         ({"evaluation": {"wrappers": ["__main__:Mine"]}}, "evaluation.wrappers: "),
         ({"network": {"custom": "__main__:Net"}}, "network.custom: "),
     ],

@@ -108,7 +108,7 @@ class TestFileSystemsWithoutLocks:
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         os.close(take(tmp_path / "lock", StopRequest()))
-        assert [record.getMessage().count("keeps no locks") for record in caplog.records] == [1]
+        assert [record.getMessage().count("has no locks") for record in caplog.records] == [1]
 
     def test_a_living_command_is_refused_by_what_it_has_written(self, tmp_path: Path) -> None:
         lock = take(tmp_path / "lock", StopRequest())

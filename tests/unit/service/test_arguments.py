@@ -114,6 +114,19 @@ def test_a_mistake_has_no_frame_whatever_the_terminal_can_draw(
     assert str(caught.value) == f"{expected} (see dppo-redis something --help)"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--total-steps"], "--total-steps needs a value behind it"),
+        (["--env-kwargs", "gravity"], "Error parsing --env-kwargs: write pairs behind it, NAME VALUE ..."),
+    ],
+)
+def test_a_value_that_is_missing_is_asked_for(words: list[str], said: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read_options(TrainOptions, ["CartPole-v1", *words], "dppo-redis train")
+    assert str(caught.value) == f"{said} (see dppo-redis train --help)"
+
+
 @pytest.mark.parametrize("words", [["--resume=no"], ["--overwrite=no"]])
 def test_a_switch_takes_no_value(words: list[str]) -> None:
     with pytest.raises(ConfigurationError, match=f"argument {words[0][:-3]}: ignored explicit argument 'no'"):

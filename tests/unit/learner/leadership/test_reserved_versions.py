@@ -64,6 +64,6 @@ def test_a_disk_that_refuses_is_reported_and_keeps_nobody_from_publishing(
 ) -> None:
     reserved = ReservedVersions(tmp_path / "missing" / "used.json")
     reserved.cover(1, 1)
-    assert "cannot note" in caplog.text
+    assert "cannot record" in caplog.text
     reserved.give_back(1)
     assert reserved.read() == HighestReserved()
