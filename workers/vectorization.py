@@ -51,6 +51,8 @@ def make_fastest_vector(
     kind, reason = kind_of(vector), ""
     if key in chosen:
         reason = f": {chosen[key].reason}"
+        if chosen[key].stepping == "async" and kind == "sync":
+            reason = ": processes would be faster, but they could not be started"
         chosen[key] = replace(chosen[key], stepping="async" if kind == "async" else "sync")
     _log.info("stepping %d environments %s%s", count, _WORDS[kind], reason)
     return vector

@@ -102,6 +102,8 @@ def test_where_processes_cannot_be_had_auto_goes_on_without(
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(make, "AsyncVectorEnv", refused)
-    found, _ = sampled(description(SLOW, env_kwargs={"ms": 10}), rollouts=1)
+    with caplog.at_level(logging.INFO, "dppo"):
+        found, _ = sampled(description(SLOW, env_kwargs={"ms": 10}), rollouts=1)
     assert found == "sync"
     assert "not stepping in worker processes: BlockingIOError" in caplog.text
+    assert "(sync): processes would be faster, but they could not be started" in caplog.text
