@@ -140,7 +140,7 @@ def test_what_is_no_environments_id_is_refused_by_its_name(env: object, words: s
         ({"evaluation": {"wrappers": ["__main__:Mine"]}}, "evaluation.wrappers: "),
         ({"network": {"custom": "__main__:Net"}}, "network.custom: "),
     ],
-    ids=str,
+    ids=["of the program", "a class", "a lambda", "of the evaluation", "a network"],
 )
 def test_wrappers_and_networks_of_this_program_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
