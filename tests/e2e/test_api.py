@@ -206,5 +206,5 @@ def test_a_run_that_fails_says_why_and_finds_modules_where_the_program_does(tmp_
     with program(tmp_path, script) as command:
         lines = finish(command)
     assert lines[0].startswith("run mine ended with status 78 (logs: ")
-    assert any("actor_000 gave up" in line for line in lines[1:-1])
+    assert any("actor_000 has stopped for good" in line for line in lines[1:-1])
     assert lines[-1].startswith("failed <Run mine")

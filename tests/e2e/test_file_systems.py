@@ -53,7 +53,7 @@ def test_where_nothing_can_be_locked_or_flushed_and_few_files_be_open_that_is_sa
         assert command.wait(60) == ExitStatus.DONE, command.err
         warnings = command.summary()["warnings"]
         assert [text for text in warnings if not text.startswith("saving a checkpoint took")] == []
-        assert command.err.count("keeps no locks") == 1
+        assert command.err.count("has no locks") == 1
         assert_nothing_left(command)
     log = (tmp_path / "run" / "logs" / "learner.log").read_text()
     assert (log.count("cannot flush"), "ERROR" in log) == (1, False)

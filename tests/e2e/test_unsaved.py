@@ -48,7 +48,7 @@ def test_a_last_checkpoint_that_cannot_be_saved_is_told_and_a_resumed_run_begins
     assert summary["reason"] == "unsaved"
     warnings = " / ".join(summary["warnings"])
     assert "cannot save" in warnings
-    assert f"until update {summary['updates']} is not saved" in warnings
+    assert f"up to update {summary['updates']} is not saved" in warnings
     assert curve.exists()
     assert log.count("the run has ended, trying to save again") == 3
     assert log.count("this was the last try") == 1

@@ -338,7 +338,7 @@ class TestWeights:
         network = NetworkConfig(hidden=(8,), custom="tests.networks:Linear")
         description = make_description(make_spec(network=network))
         lead(client, keys, stop, description=description)  # publishes weights of another network
-        says = r"network\.custom: tests\.networks:Linear is another here"
+        says = r"network\.custom: tests\.networks:Linear on this machine is not the learner's"
         with (
             running_actor(redis_server.url, keys, description=description) as running,
             pytest.raises(ConfigurationError, match=says),
