@@ -96,7 +96,7 @@ class Environments:
         try:
             with keeping_process_state():
                 observations, _ = self.vector.reset(seed=seed)
-        except (Exception, *_LEAVING) as error:  # code of the user's: anything may come out of it
+        except (Exception, *_LEAVING) as error:  # the user's code may raise anything
             raise EnvironmentBrokenError(
                 f"reset raised {type(error).__name__}: {first_line(error)}"
             ) from error
@@ -135,7 +135,7 @@ class Environments:
             return self._step(actions)
         except (EOFError, ConnectionError) as error:
             raise EnvironmentBrokenError("a worker process of the environments died") from error
-        except (Exception, *_LEAVING) as error:  # code of the user's: anything may come out of it
+        except (Exception, *_LEAVING) as error:  # the user's code may raise anything
             raise EnvironmentBrokenError(
                 f"step raised {type(error).__name__}: {first_line(error)}"
             ) from error

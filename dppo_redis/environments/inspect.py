@@ -120,7 +120,7 @@ def _try_out(env_id: str, env: gymnasium.Env[Any, Any]) -> list[tuple[Any, dict[
                     return [(first, info), (answer[0], answer[4])]
         except ConfigurationError:
             raise
-        except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
             kind = ConfigurationError if is_final(error) else EnvironmentBrokenError
             raise kind(
                 f"environment {env_id!r} raised in its first reset or step: "

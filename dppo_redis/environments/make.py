@@ -74,7 +74,7 @@ def _make(source: EnvironmentSource) -> gymnasium.Env[Any, Any]:
         ) from error
     except ConfigurationError as error:
         raise ConfigurationError(f"environment {env_id!r} cannot be made: {error}") from error
-    except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
         kind = ConfigurationError if is_final(error, arguments) else EnvironmentBrokenError
         raise kind(
             f"environment {env_id!r} cannot be made: {type(error).__name__}: {first_line(error)}"

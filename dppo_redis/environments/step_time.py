@@ -62,7 +62,7 @@ def measure(env: gymnasium.Env[Any, Any]) -> StepTime | None:
                 walls.append(time.perf_counter() - wall)
                 if terminated or truncated:
                     _, info = env.reset()
-        except (Exception, SystemExit):  # noqa: BLE001 code of the user's: anything may come out of it
+        except (Exception, SystemExit):  # noqa: BLE001 the user's code may raise anything
             return None
     return StepTime(median(walls), median(cpus))
 

@@ -27,7 +27,7 @@ def wrap(env: gymnasium.Env[Any, Any], text: str) -> gymnasium.Env[Any, Any]:
             wrapped = wrapper(env, **arguments)
         if not isinstance(wrapped, gymnasium.Env):
             raise TypeError(f"it returned a {type(wrapped).__name__}, not an environment")
-    except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
         final = ":" not in name or isinstance(error, TypeError) or is_final(error)
         raise (ConfigurationError if final else EnvironmentBrokenError)(
             f"wrappers: {text} cannot be applied: {type(error).__name__}: {first_line(error)}"

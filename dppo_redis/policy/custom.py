@@ -51,7 +51,7 @@ def load_custom(name: str, sizes: InputSizes, outputs: int) -> CustomNetwork:
         with torch.no_grad():
             several, again, alone = ((network.policy(x), network.value(x)) for x in (rows, rows, first))
         network = copy.deepcopy(network)  # as actors do for each publication
-    except Exception as error:  # code of the user's: anything may come out of it
+    except Exception as error:  # the user's code may raise anything
         raise ConfigurationError(
             f"network.custom: {name} breaks its contract, Class(sizes, outputs) with policy(inputs) and "
             f"value(inputs): {type(error).__name__}: {first_line(error)}"

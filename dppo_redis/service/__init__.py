@@ -1,4 +1,4 @@
-"""A process of ours: shutdown, logs, arguments, files, plugins, its event log, and the user's code in it.
+"""What each process of ours needs: shutdown, logs, arguments, files, plugins, event log, the user's code.
 
-Knows nothing of PPO, environments or Redis; imports `errors` alone.
+These modules know nothing of PPO, environments or Redis. Of this package they import `errors` alone.
 """

@@ -1,4 +1,4 @@
-"""Command lines: typed dataclasses parsed by tyro, every mistake one line and status 78."""
+"""Parses command lines into typed dataclasses with tyro; a mistake is one line and exit status 78."""
 
 import contextlib
 import inspect
@@ -23,7 +23,7 @@ _USER_INFO = re.compile(r"(://[^\s:@/?#]*):\S*@")
 _MISSING_VALUE = re.compile(r"Missing value for argument '(-[^']*)'\. Expected 1 values")
 _NO_PAIRS = "Failed to parse key-value pairs!"
 _SECRET_PARAMETER = re.compile(r"([a-z_]*password)=[^&\s]*")
-_FRAME = "╭╮╰╯│─+|"  # of a box, as tyro draws it for a terminal with and without UTF-8
+_FRAME = "╭╮╰╯│─+|"  # the box that tyro draws, with and without UTF-8
 _AFTER = ("Argument helptext", "For full helptext", "Full help")
 _MARKERS = (tyro.conf.FlagCreatePairsOff,)
 _log = logging.getLogger("dppo")
@@ -36,7 +36,7 @@ def parse_arguments(
     default: T | None = None,
     layout: Layout | None = None,
 ) -> T:
-    """Parse a command line into `kind`; `--help` prints, arranged by `layout`, and exits with 0.
+    """Parse a command line into `kind`; `--help` prints a text that `layout` arranges, and exits with 0.
 
     Raises:
         ConfigurationError: an unknown option or a bad value, with the nearest option.
@@ -53,7 +53,7 @@ def parse_arguments(
 
 
 def read_flags(kind: type[T], argv: Sequence[str] | None, prog: str) -> list[str]:
-    """The words of a command line with the flags of `kind`; what was read as another one is logged.
+    """The words of a command line, with flags replaced by those of `kind`; each replacement is logged.
 
     Raises:
         ConfigurationError: a flag that `kind` does not have.
@@ -68,7 +68,7 @@ def read_flags(kind: type[T], argv: Sequence[str] | None, prog: str) -> list[str
 
 
 def _refuse_stray_words(words: Sequence[str], options: Sequence[Option], prog: str) -> None:
-    """More words than have a place, and short options, of which there is -h alone."""
+    """Refuse words that no argument takes, and short options other than -h."""
     placed, _ = values_by_option(words, options)
     takers = [option for option in options if option.is_positional]
     if any(option.takes_many for option in takers):
@@ -88,7 +88,7 @@ def asks_for_help(words: Sequence[str]) -> bool:
 
 
 def parse_known(kind: type[T], argv: Sequence[str] | None, prog: str) -> T:
-    """Parse those options of a command line that `kind` has, `--help` not among them.
+    """Parse the options of a command line that `kind` has; `--help` is not one of them.
 
     Raises:
         ConfigurationError: one of them has a bad value.
@@ -107,11 +107,11 @@ def parse_known(kind: type[T], argv: Sequence[str] | None, prog: str) -> T:
 
 @contextlib.contextmanager
 def _mistakes_raised(prog: str) -> Iterator[None]:
-    """Raise what tyro would print about a mistake.
+    """Turn the message that tyro prints about a mistake into an error.
 
     tyro 1.0 has no public API for it: it draws a box on standard error and exits. Its private module
-    `_errors` has a hook, but without the sentences, and it may change in any release. So the box is
-    captured here and its sentences are taken out: those before the help text, without the frame.
+    `_errors` has a hook, which does not get the sentences and may change in any release. So this function
+    captures the box and takes the sentences before the help text out of its frame.
     """
     box = io.StringIO()
     try:
@@ -122,18 +122,18 @@ def _mistakes_raised(prog: str) -> Iterator[None]:
             raise
         lines = [line.strip(_FRAME + " ") for line in box.getvalue().splitlines()[1:]]
         sentences = itertools.takewhile(lambda line: not line.startswith(_AFTER), lines)
-        said = [line for line in sentences if line.strip("-")]  # a line of these separates
+        said = [line for line in sentences if line.strip("-")]  # a line of dashes separates
         message = _in_plain_words(" ".join(said[:6])) or "bad command line"
         raise ConfigurationError(f"{hide_secrets(message)} (see {prog} --help)") from error
 
 
 def _in_plain_words(message: str) -> str:
-    """The sentence of tyro; in our words where it does not say what to write."""
+    """tyro's sentence, or our own where tyro's does not say what to write."""
     if missing := _MISSING_VALUE.match(message):
         return f"{missing[1]} needs a value behind it"
     return message.replace(_NO_PAIRS, "write pairs behind it, NAME VALUE ...")
 
 
 def hide_secrets(text: str) -> str:
-    """The text, less the passwords of URLs in it: a message quotes what was typed."""
+    """The text without the passwords of its URLs, because a message quotes the user's words."""
     return _SECRET_PARAMETER.sub(r"\1=***", _USER_INFO.sub(r"\1:***@", text))

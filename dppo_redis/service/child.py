@@ -1,7 +1,7 @@
-"""Runs something of the user's in a child of this process, under a limit, and takes the answer.
+"""Runs the user's code in a child process, with a time limit, and returns its answer.
 
-Whatever it does there (hang, crash, take signals over, start threads and processes, change directory) ends
-with the child. It is forked: nothing is imported again.
+The user's code may hang, crash, take over signals, start threads and processes, or change the directory. All
+of that ends with the child. The child is forked, so that it imports no module again.
 """
 
 import contextlib
@@ -58,25 +58,26 @@ def ask_child(
     stop: StopRequest | None = None,
     traces: bool = True,
 ) -> T:
-    """What `work` answers in a child; leaving its context frees what it built, there, under a short limit.
+    """Run `work` in a child and return its answer.
 
-    `what` is how messages name it, `knob` the flag that sets the limit, if one does; with `traces` the child
-    shows where it hangs or crashes.
+    The child then leaves the context of `work`, which frees what it built, within a short limit. Messages
+    call the work `what`. `knob` is the flag that sets the limit, if there is one. With `traces` the child
+    logs where it hangs or crashes.
 
     Raises:
         EnvironmentHangsError: no answer within the limit.
-        EnvironmentBrokenError: the child died, or something was raised that is no error of ours.
+        EnvironmentBrokenError: the child died, or `work` raised an error that is not ours.
         StoppedError: a stop was requested meanwhile.
         DppoError, OSError: as `work` raised it.
     """
-    adopt_orphans()  # what the child leaves behind is found below this process
+    adopt_orphans()  # so that processes which the child leaves behind become children of this process
     mark = f"{_MARK}={secrets.token_hex(8)}"
     reader, writer = os.pipe()
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         os.close(reader)
-        os.environ[_MARK] = mark.partition("=")[2]  # inherited by all that it starts
+        os.environ[_MARK] = mark.partition("=")[2]  # all processes that the child starts inherit it
         _be_the_child(parent, work, writer, max(0.1, limit_s - 0.2) if traces else None)
     os.close(writer)
     ended: int | None = None
@@ -95,10 +96,10 @@ def ask_child(
 def _wait(
     pid: int, reader: int, what: str, limit_s: float, knob: str | None, stop: StopRequest
 ) -> tuple[bytes | None, int | None]:
-    """The child's answer, None if it died before; its wait status, None while it lives."""
+    """(answer, wait status) of the child: None if it died without an answer; None while it lives."""
     began, next_word_s, received = time.monotonic(), _FIRST_WORD_S, b""
     while True:
-        ended = _poll(pid)  # before the pipe: what it has written by then can be read
+        ended = _poll(pid)  # first: all that an ended child has written can then be read
         while select.select([reader], [], [], 0.0 if ended is not None else _SLICE_S)[0]:
             part = os.read(reader, 2**16)
             received += part
@@ -135,7 +136,7 @@ def _is_whole(received: bytes) -> bool:
 def _poll(pid: int) -> int | None:
     try:
         found, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:  # the kernel does that here: SIGCHLD is ignored
+    except ChildProcessError:  # SIGCHLD is ignored, so the kernel has reaped it
         return 0
     return status if found else None
 
@@ -149,7 +150,7 @@ def _await_end(pid: int, stop: StopRequest) -> int | None:
 
 
 def _end(pid: int) -> None:
-    """Kill the child and all that it started: stopped first, so that nothing more is started."""
+    """Kill the child and all processes that it started. SIGSTOP comes first, so that it starts no more."""
     with contextlib.suppress(OSError):
         os.kill(pid, signal.SIGSTOP)
     below = descendants(pid)
@@ -164,7 +165,7 @@ def _end(pid: int) -> None:
 
 
 def _end_strays(child: int, mark: bytes) -> None:
-    """End what the child started and left behind, which has become ours."""
+    """End the processes that the child left behind, which this process has adopted."""
 
     def find() -> set[int]:
         return {pid for pid in descendants() if _was_started_by(child, mark, pid)}
@@ -176,7 +177,10 @@ def _end_strays(child: int, mark: bytes) -> None:
 
 
 def _has_children() -> bool:
-    """Whether this process has any, ended or not; who adopts orphans and has none has no descendants."""
+    """Whether this process has children, ended or not.
+
+    This process adopts orphans: without children it has no descendants either.
+    """
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -185,7 +189,7 @@ def _has_children() -> bool:
 
 
 def _kill(find: Callable[[], set[int]]) -> None:
-    """Those that are found, until none is."""
+    """Kill the processes that `find` returns, until it returns none."""
     deadline = time.monotonic() + _KILLING_S
     while (found := find()) and time.monotonic() < deadline:
         for pid in found:
@@ -201,10 +205,10 @@ def _reap(pids: set[int]) -> None:
 
 
 def _was_started_by(child: int, mark: bytes, pid: int) -> bool:
-    """By its session, or by what is in its environment if it has begun one of its own."""
+    """Whether `child` started `pid`: they share a session, or `mark` is in the environment of `pid`."""
     try:
         return os.getsid(pid) == child or mark in Path("/proc", str(pid), "environ").read_bytes()
-    except OSError:  # it has ended, or is another user's
+    except OSError:  # the process has ended, or belongs to another user
         return False
 
 
@@ -227,7 +231,7 @@ def _open(answer: bytes, what: str) -> Any:
 def _be_the_child(
     parent: int, work: Callable[[], AbstractContextManager[Any]], writer: int, trace_after_s: float | None
 ) -> NoReturn:
-    """Answer, close the environment and exit, even if the user's code left threads running."""
+    """Send the answer, close the environment and exit, even if the user's code left threads running."""
     status = 0
     try:
         os.setsid()
@@ -238,13 +242,13 @@ def _be_the_child(
         adopt_orphans()
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
-        os.dup2(2, 1)  # standard output is for what the command itself has to say
+        os.dup2(2, 1)  # only the command's own output goes to standard output
         faulthandler.disable()
         if trace_after_s is not None:
             faulthandler.enable(2)
             faulthandler.dump_traceback_later(trace_after_s, file=2)
         _answer(work, writer)
-    except BaseException:  # noqa: BLE001 of the freeing: nobody waits for its answer
+    except BaseException:  # noqa: BLE001 while freeing: the answer was sent before
         status = 1
     finally:
         with contextlib.suppress(BaseException):
@@ -258,7 +262,7 @@ def _answer(work: Callable[[], AbstractContextManager[Any]], writer: int) -> Non
     with contextlib.ExitStack() as freed:
         try:
             message = pickle.dumps((freed.enter_context(work()), None))
-        except BaseException as error:  # noqa: BLE001 code of the user's: anything may come out of it
+        except BaseException as error:  # noqa: BLE001 the user's code may raise anything
             message = pickle.dumps((None, _as_plain(error)))
         faulthandler.cancel_dump_traceback_later()
         left = memoryview(_LENGTH.pack(len(message)) + message)
@@ -267,11 +271,12 @@ def _answer(work: Callable[[], AbstractContextManager[Any]], writer: int) -> Non
 
 
 def _as_plain(error: BaseException) -> tuple[type[Exception] | None, tuple[Any, ...], str]:
-    """The kind of error it is, None if it is none that a command expects; what it says; its traceback."""
+    """(class, arguments, traceback) of an error; the class is None for errors that no command expects."""
     text = "".join(traceback.format_exception(error.__cause__ or error))
     kind = next((kind for kind in (*_KINDS, DppoError) if isinstance(error, kind)), None)
     if kind is not None:
         return kind, (str(error),), text
-    if isinstance(error, OSError) and error.errno is not None:  # of a path of ours: what is built has its own
+    # Such an error is about a path of ours: a failing environment raises an EnvironmentBrokenError.
+    if isinstance(error, OSError) and error.errno is not None:
         return OSError, (error.errno, error.strerror, error.filename), text
     return None, (f"{type(error).__name__}: {error}",), text

@@ -1,4 +1,4 @@
-"""All descendants of a process, and the orphans that it adopted. Linux."""
+"""Finds, reaps and ends the descendants of a process, including the orphans that it adopted. Linux only."""
 
 import ctypes
 import os
@@ -19,7 +19,7 @@ def adopt_orphans() -> None:
 
 
 def descendants(pid: int | None = None) -> set[int]:
-    """Process ids of all that `pid` (default: this process) has started and that still live."""
+    """Process ids of the living descendants of `pid` (default: this process)."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError, IndexError):
@@ -44,11 +44,11 @@ def reap() -> dict[int, int]:
 
 
 def end_descendants(natural_s: float, grace_s: float) -> None:
-    """Wait for them, then SIGTERM, wait again, then SIGKILL; all are reaped.
+    """End and reap all descendants: wait, send SIGTERM, wait, send SIGKILL.
 
     Args:
-        natural_s: time to end by themselves.
-        grace_s: time to end after SIGTERM.
+        natural_s: seconds in which they may end by themselves.
+        grace_s: seconds in which they may end after SIGTERM.
     """
     for number, seconds in ((None, natural_s), (signal.SIGTERM, grace_s), (signal.SIGKILL, 1.0)):
         left = descendants()

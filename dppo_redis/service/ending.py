@@ -1,8 +1,9 @@
-"""How a process ends in which code of the user's ran: nothing of it may hold the process, or outlive it.
+"""Ends a process in which the user's code ran, together with all processes that this code started.
 
-A thread that sleeps for a day, an exit handler, a simulator that was started in a constructor. A process
-takes over orphans when it starts; when it ends it ends all that is below it, flushes, and leaves at once.
-Where there is no /proc only the last two are done.
+The user's code can leave threads that sleep for a day, exit handlers, and simulators that a constructor
+started. None of these may delay the end of the process or outlive it. When the process starts, it becomes
+the parent of orphans below it. When it ends, it ends all its descendants, flushes its streams and calls
+`os._exit`. Without /proc it only flushes and exits.
 """
 
 import contextlib
@@ -26,25 +27,25 @@ from dppo_redis.service.service_deaths import note_own_end
 
 CLOSE_LIMIT_S = 2.0  # for closing environments
 POLITE_S = 0.5  # from SIGTERM to SIGKILL
-_LAST_WORDS_S = 3.0  # for ending what is left, and for flushing
+_EXIT_LIMIT_S = 3.0  # for ending the processes that are left, and for flushing
 _KILL_ROUNDS = 25
 _SLICE_S = 0.02
-_STRAYS_KEPT = 20  # zombies that are not worth a look
-# It ends by itself with those that use it, and frees their semaphores first.
+_STRAYS_KEPT = 20  # zombies; up to this number none is reaped
+# The tracker ends by itself after the processes that use it. It frees their semaphores first.
 _TRACKER = b"multiprocessing.resource_tracker"
 _log = logging.getLogger("dppo")
 
 
 def end_simulators(polite_s: float = POLITE_S) -> int:
-    """End every process below this one: SIGTERM, a short wait, SIGKILL. How many there were.
+    """End every descendant of this process (SIGTERM, a short wait, SIGKILL); return how many there were.
 
-    None is reaped: the user's code may still ask for it.
+    This function reaps none of them, because the user's code may still ask for their exit status.
     """
     return end_all(_ours_to_end, polite_s)
 
 
 def end_all(find: Callable[[], Collection[int]], polite_s: float = POLITE_S) -> int:
-    """End the processes that `find` finds, then and later. How many there were at first."""
+    """End the processes that `find` returns, in this call and in repeated ones; return the first count."""
     first = find()
     _send(first, signal.SIGTERM)
     deadline = time.monotonic() + polite_s
@@ -62,12 +63,12 @@ def end_all(find: Callable[[], Collection[int]], polite_s: float = POLITE_S) -> 
 
 
 def end_process(status: int) -> NoReturn:
-    """End all that is below this process, flush, and leave, whatever threads and exit handlers there are."""
+    """End all descendants, flush and exit, without waiting for threads and exit handlers."""
     user_code.announce_end(status)
     threading.Thread(target=_leave_later, args=(status,), daemon=True).start()
-    # Should a native call of another thread let no Python run: that timer needs none.
+    # A native call of another thread may keep all Python code from running. This timer needs no Python code.
     with contextlib.suppress(Exception):
-        faulthandler.dump_traceback_later(_LAST_WORDS_S + 1.0, exit=True, file=2)
+        faulthandler.dump_traceback_later(_EXIT_LIMIT_S + 1.0, exit=True, file=2)
     with contextlib.suppress(Exception):
         end_simulators()
     with contextlib.suppress(Exception):
@@ -83,7 +84,7 @@ def end_process(status: int) -> NoReturn:
 
 
 def _remove_sockets() -> None:
-    """Remove the directory of multiprocessing's sockets, as its exit handler would; not a parent's."""
+    """Remove the directory of multiprocessing's sockets, as its exit handler does; a parent's stays."""
     handlers: dict[object, util.Finalize[object]] = vars(util)["_finalizer_registry"]
     remove = vars(util)["_remove_temp_dir"]
     for handler in list(handlers.values()):
@@ -92,7 +93,7 @@ def _remove_sockets() -> None:
 
 
 def _leave_later(status: int) -> None:
-    time.sleep(_LAST_WORDS_S)
+    time.sleep(_EXIT_LIMIT_S)
     if not status:
         note_own_end()
     os._exit(status)
@@ -100,9 +101,9 @@ def _leave_later(status: int) -> None:
 
 @contextlib.contextmanager
 def closing_within(limit_s: float = CLOSE_LIMIT_S, status: int = 0) -> Iterator[None]:
-    """Around the closing of environments: where it takes longer the process ends, with `status`.
+    """Limit the time for closing environments: after `limit_s` seconds the process ends with `status`.
 
-    The status, and the message, of an error that is on its way come first.
+    If an error is being handled, its message is logged and its exit status replaces `status`.
     """
     error = sys.exc_info()[1]
     done = threading.Event()
@@ -117,7 +118,7 @@ def closing_within(limit_s: float = CLOSE_LIMIT_S, status: int = 0) -> Iterator[
 
     threading.Thread(target=enforce, name="closing", daemon=True).start()
     with contextlib.suppress(Exception):
-        faulthandler.dump_traceback_later(limit_s + _LAST_WORDS_S, exit=True, file=2)
+        faulthandler.dump_traceback_later(limit_s + _EXIT_LIMIT_S, exit=True, file=2)
     try:
         yield
     finally:
@@ -152,7 +153,7 @@ def _send(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def _zombies() -> frozenset[int]:
-    """Children of this process that have ended, and wait for it to ask."""
+    """Children of this process that have ended and were not reaped."""
     found = set()
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):

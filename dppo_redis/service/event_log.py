@@ -1,7 +1,7 @@
-"""What a service did, as JSON lines in a file: who made, took and read which rollout and weights.
+"""The event log: JSON lines that say which service made, took or read which rollout and weights.
 
-For proving afterwards that nothing was lost, doubled or mixed up (`tests/chaos/checker.py`). Off
-unless a service is started with `--event-log FILE`. One write per line, so kill -9 tears the last at most.
+`tests/chaos/checker.py` reads it to prove that no rollout was lost, doubled or mixed up. A service writes it
+if it was started with `--event-log FILE`. Each line is one write, so kill -9 cuts at most the last line.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _log = logging.getLogger("dppo")
 
 
 class EventLog:
-    """Appends events to a file; without a file it does nothing."""
+    """Appends events to a file. Without a file it does nothing."""
 
     def __init__(self, file: Path | None = None, service: str = "") -> None:
         """Raises ConfigurationError where the file cannot be opened."""
@@ -33,11 +33,11 @@ class EventLog:
 
     @property
     def is_on(self) -> bool:
-        """Whether events are kept: what only they need is computed only then."""
+        """Whether events are written; callers compute digests only then."""
         return self._descriptor >= 0
 
     def write(self, event: str, **values: Any) -> None:
-        """Append one event. If events were lost, the next event says so: such a log proves nothing."""
+        """Append one event. If events before it were lost, it says how many: such a log proves nothing."""
         if self._descriptor < 0:
             return
         with self._lock:  # the keeper and the loop write at the same time
@@ -57,7 +57,7 @@ NO_EVENT_LOG = EventLog()
 
 
 def arrays_digest(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    """Sixteen hex digits of the names and values of arrays of any shape; sender and reader get the same."""
+    """Digest (16 hex digits) of names and values of arrays of any shape, equal for sender and reader."""
     total = hashlib.sha256()
     for name in sorted(arrays):
         total.update(name.encode())
@@ -66,7 +66,7 @@ def arrays_digest(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
 
 
 def _open(file: Path) -> int:
-    """Open for appending; what a killed process left of a line is ended."""
+    """Open for appending. If a killed process left an incomplete line, end that line first."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -79,7 +79,7 @@ def _open(file: Path) -> int:
 
 
 def _plain(value: Any) -> str:
-    """Entry ids are bytes."""
+    """The text of an entry id, which is bytes; JSON has no bytes."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     raise TypeError(f"{type(value).__name__} in an event log")

@@ -1,4 +1,4 @@
-"""Atomic writes: a temporary file is flushed, then renamed. Also tables that a crash may have cut."""
+"""Writes files atomically (a temporary file is flushed, then renamed) and reads tables that a crash cut."""
 
 import codecs
 import csv
@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from dppo_redis.errors import ConfigurationError
 
-_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # UTF-32 begins likewise, or holds zeros
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # UTF-32 begins with the same bytes, or holds zeros
 _BLOCK_BYTES = 64 * 2**10
 _UNABLE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
@@ -32,7 +32,7 @@ def flush_file(stream: BinaryIO) -> OSError | None:
 
 
 def flush_directory(directory: Path) -> OSError | None:
-    """Have the names in a directory reach the disk; why that cannot be done, as on network file systems."""
+    """Flush the names in a directory to the disk; returns the error where a network file system cannot."""
     try:
         descriptor = os.open(directory, os.O_RDONLY)
         try:
@@ -45,7 +45,7 @@ def flush_directory(directory: Path) -> OSError | None:
 
 
 def write_atomically(file: Path, content: bytes) -> None:
-    """Replace `file`; after a crash the old or the new content is there in full.
+    """Replace `file`; after a crash it holds the whole old or the whole new content.
 
     Raises:
         OSError: the disk refuses; the old content is untouched.
@@ -62,12 +62,12 @@ def write_atomically(file: Path, content: bytes) -> None:
 
 
 def temporary_path(file: Path) -> Path:
-    """What `file` is called while it is written."""
+    """The name that `file` has while it is written."""
     return file.with_name(f"{file.name}.writing")
 
 
 def read_text(file: Path) -> str:
-    """The text of a file that a person wrote, in any editor; line ends are `\\n`.
+    """The text of a file that a person wrote with any editor; line ends become `\\n`.
 
     Raises:
         ConfigurationError: it is no UTF-8.
@@ -84,7 +84,7 @@ def read_text(file: Path) -> str:
 
 
 def read_table(file: Path) -> list[dict[str, str]]:
-    """The complete rows of a CSV file; what a crash or a full disk cut is left out. No file has none.
+    """The complete rows of a CSV file, without a row that a crash or a full disk cut; [] without a file.
 
     Raises:
         OSError: it cannot be read.
@@ -94,10 +94,10 @@ def read_table(file: Path) -> list[dict[str, str]]:
 
 
 def read_rows(file: Path, size: int | None = None) -> Iterator[list[str]]:
-    """The names of the columns and then each complete row, one at a time: a table may be large.
+    """Yield the names of the columns, then each complete row. A table may be large.
 
-    Of a table's first `size` bytes, if that is given. A row is one line: one that a crash cut inside quotes
-    takes no other with it.
+    If `size` is given, only the first `size` bytes are read. A row is one line: a row that a crash cut inside
+    quotes does not swallow the rows after it.
 
     Raises:
         OSError: it cannot be read.
@@ -111,7 +111,7 @@ def read_rows(file: Path, size: int | None = None) -> Iterator[list[str]]:
 
 
 def read_lines(file: Path, size: int | None = None) -> Iterator[str]:
-    """The lines of a file, or of its first `size` bytes; no file has none.
+    """The lines of a file, or of its first `size` bytes; none if there is no file.
 
     Raises:
         OSError: it cannot be read.
@@ -128,7 +128,7 @@ def read_lines(file: Path, size: int | None = None) -> Iterator[str]:
 
 
 def split_row(line: str) -> list[str]:
-    """The values of a line of a CSV file; none where it is no row."""
+    """The values of a line of a CSV file; an empty list where it is no row."""
     try:
         return next(csv.reader((line.replace("\0", ""),), strict=True), [])
     except csv.Error:
@@ -136,13 +136,14 @@ def split_row(line: str) -> list[str]:
 
 
 def whole_lines_backwards(file: Path) -> Iterator[tuple[int, str]]:
-    """Each line that has an end, the last one first, and the place in the file after that end.
+    """Each complete line, the last one first, with the offset in the file after its end.
 
     Raises:
         OSError: it cannot be read.
     """
     with file.open("rb") as stream:
-        begin, held = stream.seek(0, os.SEEK_END), b""  # of `held`, which was read and not yielded
+        # `held` was read and not yielded; `begin` is its offset in the file.
+        begin, held = stream.seek(0, os.SEEK_END), b""
         while begin > 0:
             size = min(begin, _BLOCK_BYTES)
             begin = stream.seek(begin - size)

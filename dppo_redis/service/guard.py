@@ -1,10 +1,12 @@
-"""A guard: the process that a command was started as; the command itself runs in a child of it.
+"""Runs a command in a child process; the parent, called the guard, runs none of the user's code.
 
-In some commands the user's environments run, and those are wild: they hold the interpreter's lock in a
-native call, crash, leave simulators and threads behind, take over signals. The guard runs none of that
-code. It passes signals on, stops a command whose owner has gone, ends one that does not answer to them,
-limits a call of the user's code that the command's own watchdog cannot end, ends what was left behind, and
-reaps as process 1 has to.
+The user's environments can hold the interpreter's lock in a native call, crash, leave simulators and threads
+behind, and take over signals. The guard does what a command with such an environment may be unable to do:
+
+* It passes signals on to the command, and kills a command that does not react to them.
+* It stops the command when the process that started it has ended.
+* It kills the command when a call of the user's code takes too long and the watchdog cannot end it.
+* It ends the processes that the command left behind, and reaps orphans as process 1 has to.
 """
 
 import atexit
@@ -28,9 +30,9 @@ from dppo_redis.service.shutdown import (
     kill_with_parent,
 )
 
-STOP_GRACE_S = 3.0  # after a signal, for a call of the user's code; the watchdog is at work before
-_LATE_S = 2.0  # over the limit of a call; the watchdog is at work before
-_END_S = 3.0  # for the interpreter's own end
+STOP_GRACE_S = 3.0  # after a signal, for a call of the user's code; the watchdog acts earlier
+_LATE_S = 2.0  # over the limit of a call; the watchdog acts earlier
+_END_S = 3.0  # for the interpreter to end
 _PERIOD_S = 0.25
 _NATURAL_S, _ORPHAN_GRACE_S = 0.3, 1.0
 _SIGNALLED = 128  # what a shell adds to the number of a signal
@@ -40,10 +42,7 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, sign
 
 
 def run_guarded(main: Callable[[], int]) -> int:
-    """Run `main` in a child; the exit status of the whole, in the guard alone.
-
-    In the child this never returns.
-    """
+    """Run `main` in a child; return the command's exit status. Only the guard returns from this call."""
     watched = {number for number in _PASSED_ON if signal.getsignal(number) != signal.SIG_IGN}
     watched |= {signal.SIGTERM, signal.SIGINT}
     before = set(signal.pthread_sigmask(signal.SIG_BLOCK, {*watched, signal.SIGCHLD}))
@@ -62,7 +61,7 @@ def _run_as_child(main: Callable[[], int], guard: int, before: set[signal.Signal
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         kill_with_parent(guard)
-        os.environ.pop(PARENT_PID_VARIABLE, None)  # the guard's parent, not ours
+        os.environ.pop(PARENT_PID_VARIABLE, None)  # names the guard's parent, not this child's
         with suppress(OSError, ValueError, RuntimeError):  # no standard error
             faulthandler.register(_DUMP, all_threads=True, chain=False)
         status = main()
@@ -77,7 +76,7 @@ def _run_as_child(main: Callable[[], int], guard: int, before: set[signal.Signal
 
 
 def _end_process(status: int) -> NoReturn:
-    """End this process as the interpreter would, but do not wait for threads of the user's."""
+    """End this process as the interpreter does, but do not wait for threads of the user's code."""
     user_code.announce_end(status)
     with suppress(BaseException):
         atexit._run_exitfuncs()
@@ -91,7 +90,7 @@ class _Guard:
     """The child process, and the signals and limits that the guard has sent to it."""
 
     def __init__(self, child: int, watched: set[signal.Signals], owner: int | None = None) -> None:
-        """`owner` is the parent without which the command is to end."""
+        """The command is stopped when the parent `owner` ends."""
         self._child = child
         self._watched = watched
         self._owner = owner
@@ -100,7 +99,7 @@ class _Guard:
         self._done_at: float | None = None
 
     def watch(self) -> int:
-        """Until the child has ended: its exit status."""
+        """Wait until the child has ended; return its exit status."""
         while True:
             self._take_signal()
             self._look_for_owner()
@@ -113,7 +112,7 @@ class _Guard:
         return self._exit_status(status)
 
     def _take_signal(self) -> None:
-        """Wait for one a little, and pass it on."""
+        """Wait for a signal for at most _PERIOD_S, and pass it on to the child."""
         info = signal.sigtimedwait({*self._watched, signal.SIGCHLD}, _PERIOD_S)
         if info is None or info.si_signo == signal.SIGCHLD:
             return
@@ -125,9 +124,9 @@ class _Guard:
                 os.kill(self._child, number)
 
     def _look_for_owner(self) -> None:
-        """Stop the child once the owner has gone.
+        """Stop the child once the owner has ended.
 
-        The kernel's own signal would come already when the thread of the owner ends that started this.
+        The kernel's parent-death signal comes too early: when the owner's thread ends that started the guard.
         """
         if self._owner is None or os.getppid() == self._owner or self._stop is not None:
             return
@@ -136,7 +135,7 @@ class _Guard:
             os.kill(self._child, signal.SIGTERM)
 
     def _overdue(self) -> int | None:
-        """End a child that cannot end itself; its wait status then."""
+        """Kill a child that cannot end itself and return its wait status; None if it is in time."""
         now, began, limit_s = time.monotonic(), user_code.began(), user_code.limit_s()
         if (announced := user_code.announced_status()) is not None:
             self._done_at = self._done_at or now
@@ -154,19 +153,22 @@ class _Guard:
 
     @property
     def _stopped_status(self) -> ExitStatus:
-        """What a command that a signal stopped answers to its shell."""
+        """The exit status of a command that a signal stopped."""
         return ExitStatus.INTERRUPTED if self._stop == signal.SIGINT else ExitStatus.TERMINATED
 
     def _kill(self, status: int) -> int:
-        """Kill and reap the child: the wait status of one that ended with `status`."""
+        """Kill and reap the child; return the wait status of a process that exited with `status`."""
         with suppress(OSError):
             os.kill(self._child, signal.SIGKILL)
             os.waitpid(self._child, 0)
-        user_code.announce_end(status)  # as the child would have, had it been able to
+        user_code.announce_end(status)  # in place of the child
         return status << 8
 
     def _exit_status(self, wait_status: int) -> int:
-        """The exit status for the shell; ends by the child's signal unless the environment caused it."""
+        """The exit status for the shell.
+
+        If a signal ended the child and the environment did not cause that, the guard ends by the same signal.
+        """
         code = os.waitstatus_to_exitcode(wait_status)
         if code >= 0:
             return self._own_status(code)
@@ -183,7 +185,7 @@ class _Guard:
         return _SIGNALLED + number
 
     def _own_status(self, code: int) -> int:
-        """Of a child that has ended by itself: our code announces that, an `os._exit` of others does not."""
+        """The exit status of a child that exited. Our code announces it first; the user's code does not."""
         if (announced := user_code.announced_status()) is not None:
             return announced
         if user_code.is_inside() or code == ExitStatus.DONE:

@@ -1,6 +1,6 @@
-"""Log lines of services: one format, to standard error; supervisord rotates the files.
+"""Log lines go to standard error in one format; a command's answers go to standard output.
 
-And a command's answers: to standard output, which it does not share with the user's code.
+supervisord rotates the log files. The user's code cannot write to a command's standard output.
 """
 
 import io
@@ -24,10 +24,10 @@ def configure(service: str) -> logging.Logger:
 
 
 def keep_output_apart() -> None:
-    """From here on standard output is for `answer` alone; whatever else this process prints is an aside.
+    """From here on only `answer` writes to standard output; all other output goes to standard error.
 
-    It goes to standard error, and so does what a C library or a child prints. The user's code may also close
-    its standard output, or put another in its place.
+    That holds for prints of this process, of C libraries and of child processes. The user's code may also
+    close or replace its standard output.
     """
     global _answers
     out = sys.stdout
@@ -39,12 +39,12 @@ def keep_output_apart() -> None:
 
 
 def answers() -> TextIO:
-    """Where a command's answers go."""
+    """The stream that a command's answers go to."""
     return _answers or sys.stdout
 
 
 def answer(text: str) -> None:
-    """Say what the command was asked for."""
+    """Print an answer of the command."""
     print(text, file=answers(), flush=True)
 
 

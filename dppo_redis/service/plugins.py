@@ -1,4 +1,4 @@
-"""Modules that a user names, and objects in them as `module:Name`: environments, wrappers, networks."""
+"""Imports what a user names as `module:Name`: environments, wrappers, networks."""
 
 import importlib
 import importlib.util
@@ -48,7 +48,7 @@ def refuse_namesakes(directory: Path) -> None:
 
 
 def _holds_ours(directory: Path) -> bool:
-    """Whether it is where a copy of this product lies."""
+    """Whether a copy of this product lies in this directory."""
     return all((directory / name / "__init__.py").is_file() for name in _OURS)
 
 
@@ -69,12 +69,12 @@ def import_module_of(name: str) -> None:
             importlib.import_module(module)
     except ModuleNotFoundError:
         raise
-    except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise ConfigurationError(f"{type(error).__name__}: {first_line(error)}") from error
 
 
 def _refuse_namesakes_beside(module: str) -> None:
-    """Where a user's module lies, its own `import workers` would find ours."""
+    """Refuse modules beside the user's that have names of ours: its `import workers` would find ours."""
     try:
         found = importlib.util.find_spec(module.partition(".")[0])
     except (ImportError, ValueError):
@@ -97,7 +97,7 @@ def import_named(name: str, knob: str) -> Any:
     try:
         with keeping_process_state():
             return getattr(importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # code of the user's: anything may come out of it
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
         missing = isinstance(error, ModuleNotFoundError)
         raise ConfigurationError(
             f"{knob}: {name!r} cannot be imported as module:Name: {type(error).__name__}: {first_line(error)}"
@@ -106,15 +106,15 @@ def import_named(name: str, knob: str) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says, in one line that a screen can show. It may be of a class of the user's."""
+    """The first line of an exception's text, as a screen can show it. Its class may be the user's."""
     try:
         line = (str(error).strip().splitlines() or [""])[0]
-    except Exception:  # noqa: BLE001 code of the user's: anything may come out of it
+    except Exception:  # noqa: BLE001 the user's code may raise anything
         return "it cannot say what"
     line = line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..."
     return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 def one_line(error: Exception) -> str:
-    """All that an exception says, in one line."""
+    """The whole text of an exception, in one line."""
     return " ".join(str(error).split())

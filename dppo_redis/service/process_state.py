@@ -1,7 +1,7 @@
-"""The user's code runs in our processes: what it changes there for its own purposes is put back.
+"""Restores the state of a process (signals, directory, streams, ...) after the user's code changed it.
 
-Around each call that imports, builds, resets or closes an environment, or a network of the user's. A
-step is left alone: it has to be fast.
+Each call that imports, builds, resets or closes an environment or a custom network is enclosed. A step is not
+enclosed, because it has to be fast.
 """
 
 import contextlib
@@ -29,10 +29,10 @@ _PutBack = Callable[[], object]
 
 @contextlib.contextmanager
 def keeping_process_state() -> Iterator[None]:
-    """Put back signal handlers, working directory, streams, logging, warning filters, torch's defaults.
+    """Restore signal handlers, working directory, streams, logging, warning filters and torch's defaults.
 
-    New entries of `sys.path` stay, since the user's module may need them later. So do the global random
-    states of `random`, numpy and torch: they are the user's, this product has generators of its own.
+    New entries of `sys.path` stay, because the user's module may need them later. The global random states of
+    `random`, numpy and torch stay, too: the user's code owns them, and this product has its own generators.
     """
     nested = user_code.is_inside()
     found = [_signals(), _place(), _streams(), _logging(), _numbers(), _torch()]
@@ -49,7 +49,7 @@ def keeping_process_state() -> Iterator[None]:
 
 @contextlib.contextmanager
 def keeping_signals() -> Iterator[None]:
-    """The least, and cheap: for a reset in the middle of a step. Handlers and working directory."""
+    """Restore only stop-signal handlers and working directory: cheap enough for a reset within a step."""
     handlers, put_back_place = [signal.getsignal(number) for number in _STOPS], _place()
     try:
         yield
@@ -62,14 +62,14 @@ def keeping_signals() -> Iterator[None]:
 
 
 def _signals() -> _PutBack:
-    """Handlers, also those that a C library replaced, and the mask. Only the main thread can change them."""
+    """Signal handlers (also those that a C library replaced) and mask; only the main thread can set them."""
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
     handlers = {number: signal.getsignal(number) for number in _OURS}
 
     def put_back() -> None:
         for number, handler in handlers.items():
-            if handler is not None:  # None: not Python's
+            if handler is not None:  # None: a C library installed it
                 signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _OURS)
         if signal.getitimer(signal.ITIMER_REAL)[0] and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
@@ -101,7 +101,7 @@ def _working_directory() -> str | None:
 
 
 def _streams() -> _PutBack:
-    """Where we print to, how long a socket of ours waits, and what new files may be read by."""
+    """Standard streams, the default timeout of sockets, and the umask for new files."""
     out, err, hook, timeout = sys.stdout, sys.stderr, sys.excepthook, socket.getdefaulttimeout()
     numbers = _descriptor(out), _descriptor(err)
     mask = os.umask(0o077)
@@ -119,7 +119,7 @@ def _streams() -> _PutBack:
 
 
 def _descriptor(stream: TextIO | None) -> int | None:
-    """None where it has none, or has been closed."""
+    """The stream's file descriptor; None where it has none or is closed."""
     try:
         return None if stream is None else stream.fileno()
     except (OSError, ValueError):
@@ -127,7 +127,7 @@ def _descriptor(stream: TextIO | None) -> int | None:
 
 
 def _open_again(stream: TextIO | None, number: int | None) -> None:
-    """Open a stream that was closed to the same place. It stays the same object: screens and logs hold it."""
+    """Reopen a closed stream to the same file. The object stays the same: screens and logs hold it."""
     if number is None or not isinstance(stream, io.TextIOWrapper) or not stream.closed:
         return
     buffer = open(number, "wb", closefd=False)  # noqa: SIM115 it lives as long as the stream
@@ -135,7 +135,10 @@ def _open_again(stream: TextIO | None, number: int | None) -> None:
 
 
 def _open_standard_descriptors() -> None:
-    """Where one was closed, a file of ours would get its number, and in it what a library prints."""
+    """Open /dev/null for closed standard descriptors.
+
+    Otherwise a file of ours would get such a number, and the prints of libraries would go into it.
+    """
     for number in range(3):
         try:
             os.fstat(number)
@@ -165,12 +168,12 @@ def _logging() -> _PutBack:
 
 
 def _numbers() -> _PutBack:
-    """How numpy takes overflows, how deep a recursion may go, whether memory is collected."""
+    """numpy's handling of floating-point errors, the recursion limit, and whether the collector runs."""
     errors, depth, collects = np.geterr(), sys.getrecursionlimit(), gc.isenabled()
 
     def put_back() -> None:
         np.seterr(**errors)
-        if sys.getrecursionlimit() < depth:  # a higher one is what the user's code needs
+        if sys.getrecursionlimit() < depth:  # a higher limit stays: the user's code needs it
             sys.setrecursionlimit(depth)
         if collects != gc.isenabled():
             (gc.enable if collects else gc.disable)()
@@ -179,7 +182,7 @@ def _numbers() -> _PutBack:
 
 
 def _torch() -> _PutBack:
-    """Defaults of a torch that is imported; where the user's code imports it first, those it begins with."""
+    """torch's defaults; if the user's code imports torch first, the defaults that torch starts with."""
     torch = _imported_torch()
     if torch is None:
         return lambda: _put_back_torch(None)
@@ -213,20 +216,20 @@ def _put_back_torch(state: tuple[Any, ...] | None) -> None:
 
 
 def _imported_torch() -> Any:
-    """None too while it is half imported."""
+    """torch if it is completely imported, else None."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "set_default_dtype") and hasattr(torch, "get_default_device") else None
 
 
 class TookTooLongError(BaseException):
-    """Code of the user's did not return in time. No Exception: that code may catch those."""
+    """The user's code did not return in time. Not an Exception, because the user's code may catch those."""
 
 
 @contextlib.contextmanager
 def interrupted_after(limit_s: float) -> Iterator[None]:
-    """Interrupt code of the user's in the main thread, by a TookTooLongError, after `limit_s` seconds.
+    """Raise a TookTooLongError in the user's code in the main thread after `limit_s` seconds.
 
-    A native call is not interrupted, and neither is another thread.
+    It interrupts neither native calls nor other threads.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

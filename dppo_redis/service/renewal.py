@@ -1,12 +1,12 @@
-"""Does the holder still renew? One answer for leases (learners) and registrations (actors).
+"""Decides whether the holder of a lease (a learner) or of a registration (an actor) still renews it.
 
-Renewal is what counts, not presence: what runs out by the server's clock lives on for minutes when that
-clock is set back. A holder that renews shows another beat; one whose beat stood still for the whole time to
-live, by the clock of the process that looks, has ended.
+The rule watches renewals, because a key that exists proves nothing: when the server's clock is set back, the
+key of a dead holder lives on for minutes. Each renewal changes the holder's beat. A holder has ended if its
+beat stays the same for a whole time to live, by the clock of the process that reads it.
 
-`HolderWatch` is the rule, fed with looks and times. Four ask it: a learner that takes the lease, one that
-stands by, `train` before and after a run in a Redis that it shares, and an actor that takes a given slot. The
-last two ask by way of `living_holder`, which looks for a while. Nothing is written here.
+`HolderWatch` is the rule; its input are readings and their times. Four callers use it: a learner that takes
+the lease, a learner that stands by, `train` before and after a run in a shared Redis, and an actor that takes
+a given slot. The last two call `living_holder`, which reads repeatedly. This module writes nothing to Redis.
 """
 
 import math
@@ -24,7 +24,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class HolderState(Enum):
-    """What the looks so far say."""
+    """What the readings so far show about the holder."""
 
     UNKNOWN = "not seen to be renewed"
     RENEWED = "a living process holds it"
@@ -36,18 +36,18 @@ class HolderReading:
     """The holder at one moment; fields other than `holder` stay unset where the caller cannot know them."""
 
     holder: str | None
-    left_s: float | None = None  # until it expires; 0 also if it never does, or expired during the reading
-    beat: Hashable = None  # another value after each renewal; None by an older release
+    left_s: float | None = None  # until the key expires; 0 if it never does or expired during the reading
+    beat: Hashable = None  # changes with each renewal; older releases write none
     is_dead: bool = False  # the holder's process is known to be gone
 
 
 class HolderWatch:
-    """Judges one lease or registration from looks at it, in the order in which they were made."""
+    """Judges one lease or registration from its readings, in the order in which they were made."""
 
-    def __init__(self, ttl_s: float = math.inf, vacant_looks: int = 1) -> None:
-        """`vacant_looks` in a row without a holder make an end; so does one after the time that was left."""
+    def __init__(self, ttl_s: float = math.inf, vacant_readings: int = 1) -> None:
+        """The holder has ended after `vacant_readings` in a row without one, or one after its expiry."""
         self._ttl_s = ttl_s
-        self._vacant_looks = vacant_looks
+        self._vacant_readings = vacant_readings
         self._vacant = 0
         self._last: tuple[str, Hashable] | None = None  # holder and beat
         self._since = 0.0  # when they were first seen
@@ -55,13 +55,17 @@ class HolderWatch:
         self._runs_out = math.inf
 
     def judge(self, look: HolderReading, now: float) -> HolderState:
-        """Whether the holder renews: a new beat; without beats more time left, or a whole TTL outlived."""
+        """Say whether the holder renews.
+
+        A new beat is a renewal. A holder without beats renews if more time is left than before, or if it
+        outlived a whole time to live.
+        """
         has_more_left = look.left_s is not None and look.left_s > self._least_left_s
         if look.left_s is not None:
             self._least_left_s = min(self._least_left_s, look.left_s)
         if look.holder is None:
             self._vacant += 1
-            is_over = self._vacant >= self._vacant_looks or now >= self._runs_out
+            is_over = self._vacant >= self._vacant_readings or now >= self._runs_out
             return HolderState.ENDED if is_over else HolderState.UNKNOWN
         self._vacant = 0
         if look.left_s:
@@ -78,7 +82,7 @@ class HolderWatch:
 
 
 class RenewalTracker:
-    """Tells holders whose beat stands still, among many that one process looks at again and again."""
+    """Finds the holders that do not renew, among many that one process reads repeatedly."""
 
     def __init__(self, ttl_s: float) -> None:
         self._ttl_s = ttl_s
@@ -87,7 +91,7 @@ class RenewalTracker:
         ] = {}  # holder -> its beat, and when it was first seen
 
     def silent(self, beats: Mapping[T, Hashable], now: float) -> set[T]:
-        """Those whose beat has been the same for the whole time to live; who has gone is forgotten."""
+        """The holders whose beat did not change for the whole time to live. Missing holders are forgotten."""
         before = self._since
         self._since = {
             holder: before[holder] if holder in before and before[holder][0] == beat else (beat, now)

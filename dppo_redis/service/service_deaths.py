@@ -1,8 +1,8 @@
-"""How often a service's processes ended by an error, and when to stop restarting it.
+"""Counts how often a service's processes ended by an error, and says when to stop restarting it.
 
-Only an end by an error of its own, or by a fault of native code, counts. A killed process is restarted at
-once. supervisord's process writes the file of a service at each end (`ops/fleet/supervised.py`), the next
-process of the service reads it. Services started by hand have none.
+Only errors of the service itself and faults of native code count. A killed process is restarted at once.
+supervisord's process writes the file of a service each time the service ends (`ops/fleet/supervised.py`). The
+next process of the service reads it. Services that were started by hand have no such file.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ from dppo_redis.service.files import write_atomically
 
 MOST_DEATHS = 10  # in a row
 DIRECTORY_VARIABLE = "DPPO_DEATHS"
-SERVICE_VARIABLE = "SUPERVISOR_PROCESS_NAME"  # supervisord sets it
-_FORGIVEN_AFTER_S = 600.0  # a life of this length halves the count
+SERVICE_VARIABLE = "SUPERVISOR_PROCESS_NAME"  # set by supervisord
+_FORGIVEN_AFTER_S = 600.0  # each period of this length that a process lives halves the count
 _LONGEST_PAUSE_S = 60.0
 _FAULTS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 _AS_ASKED = (ExitStatus.DONE, ExitStatus.CONFIGURATION, ExitStatus.GAVE_UP)
@@ -35,15 +35,15 @@ class TooManyDeathsError(DppoError):
 
 @dataclass(frozen=True)
 class Deaths:
-    """Of one service, in the order in which they happened."""
+    """How often the processes of one service ended, and how the last one did."""
 
     in_a_row: int = 0  # by its own fault; halved by each ten minutes of life
-    faults: int = 0  # all of these
-    killed: int = 0  # by a signal from outside
-    last: str = ""  # how the last process ended, and what it said
+    faults: int = 0  # all deaths by its own fault
+    killed: int = 0  # deaths by a signal from outside
+    last: str = ""  # how the last process ended, and its last message
 
     def after(self, wait_status: int, lived_s: float, said: str = "") -> "Deaths":
-        """The same and one more end: a status as `waitpid` answers it."""
+        """These deaths and one more; `wait_status` is as `waitpid` returns it."""
         number = os.WTERMSIG(wait_status) if os.WIFSIGNALED(wait_status) else None
         status = None if number is not None else os.WEXITSTATUS(wait_status)
         in_a_row = self.in_a_row >> min(64, int(lived_s // _FORGIVEN_AFTER_S))
@@ -65,10 +65,10 @@ class Deaths:
         return min(_LONGEST_PAUSE_S, math.ldexp(1.0, min(self.in_a_row - 2, 16)))
 
     def check(self) -> None:
-        """Leave it at that.
+        """Refuse to start once more.
 
         Raises:
-            GivesUpError: there were too many in a row.
+            GivesUpError: there were too many deaths in a row.
         """
         if self.in_a_row >= MOST_DEATHS:
             raise TooManyDeathsError(
@@ -87,11 +87,12 @@ def read_deaths(environment: Mapping[str, str] = os.environ) -> Deaths:
     return read_file(file_of(Path(directory), service))
 
 
-_OWN = (os.environ.get(DIRECTORY_VARIABLE), os.environ.get(SERVICE_VARIABLE))  # the user may clear them
+# Read at import: the user's code may clear the variables.
+_OWN = (os.environ.get(DIRECTORY_VARIABLE), os.environ.get(SERVICE_VARIABLE))
 
 
 def note_own_end() -> None:
-    """This process ends with status 0 as all is done; an `os._exit(0)` of the user's looks just like it."""
+    """Record that our code ends this process with status 0: the user's `os._exit(0)` looks the same."""
     directory, service = _OWN
     if directory and service:
         with contextlib.suppress(OSError):
@@ -99,7 +100,7 @@ def note_own_end() -> None:
 
 
 def was_own_end(directory: Path, service: str) -> bool:
-    """Whether the last process of a service said so; asked once after each end."""
+    """Whether the last process of a service recorded its own end; called once after each end."""
     try:
         _own_end_of(directory, service).unlink()
     except FileNotFoundError:
@@ -117,17 +118,17 @@ def is_kept(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def stopped_status(was_signalled: bool = True) -> ExitStatus:
-    """What a service ends with that a signal stopped, or not: supervisord shall start another one then."""
+    """The exit status of a stopped service; after a signal supervisord is to start another process."""
     return ExitStatus.TERMINATED if was_signalled and is_kept() else ExitStatus.DONE
 
 
 def file_of(directory: Path, service: str) -> Path:
-    """Where the deaths of a service are written."""
+    """The file that holds the deaths of a service."""
     return directory / f"{service}.deaths"
 
 
 def read_file(file: Path) -> Deaths:
-    """What it says; none where it is missing or damaged."""
+    """The deaths in a file; no deaths where it is missing or damaged."""
     try:
         return Deaths(**json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -135,7 +136,7 @@ def read_file(file: Path) -> Deaths:
 
 
 def write_file(file: Path, deaths: Deaths) -> None:
-    """Replace what it says.
+    """Replace the file's content.
 
     Raises:
         OSError: the disk refuses.

@@ -1,7 +1,7 @@
-"""How every process ends: signals, parents that vanish, exit statuses.
+"""Ends every process of ours: stop signals, parents that have ended, exit statuses.
 
-Signal handlers only set a flag; loops look at it. The one place that knows supervisord counts an
-exit before `startsecs` as a failed start: every exit is held until the process is old enough.
+Signal handlers only set a flag, which loops check. supervisord counts an exit before `startsecs` as a failed
+start. This module alone knows that: it delays every exit until the process is old enough.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from dppo_redis.service.ending import end_process
 
 SETTLED_AGE_S = 1.5  # above supervisord's startsecs=1
 PARENT_PID_VARIABLE = "DPPO_PARENT_PID"
-OWNER_PID_VARIABLE = "DPPO_OWNER_PID"  # of a program that has started a command for itself
+OWNER_PID_VARIABLE = "DPPO_OWNER_PID"  # set by a program that starts a command for itself
 _PR_SET_PDEATHSIG = 1
 _SLICE_S = 0.05
 _ORPHAN_POLL_S = 0.5
@@ -44,11 +44,11 @@ class StopRequest:
         return self._requested
 
     def request(self) -> None:
-        """Ask for a stop from within."""
+        """Request a stop from within this process."""
         self._requested = True
 
     def install(self) -> "StopRequest":
-        """Take over the signals of this process; a hang-up that `nohup` has it ignore stays ignored."""
+        """Install the handlers of this process. If `nohup` had SIGHUP ignored, it stays ignored."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._handle)
@@ -66,7 +66,7 @@ class StopRequest:
 
     @property
     def exit_status(self) -> ExitStatus:
-        """What a command that a signal stopped answers to its shell."""
+        """The exit status of a command that a signal stopped."""
         if self.signal is None:
             return ExitStatus.DONE
         return ExitStatus.INTERRUPTED if self.signal is signal.SIGINT else ExitStatus.TERMINATED
@@ -75,8 +75,8 @@ class StopRequest:
 def die_with_parent() -> None:
     """Have this process get SIGTERM when its parent dies.
 
-    On Linux the kernel sees to it, and it survives an exec. Elsewhere a thread looks. Ends the
-    process at once, with status 1, when the parent named by DPPO_PARENT_PID is already gone.
+    On Linux the kernel sends it, also after an exec. Elsewhere a thread checks the parent. If the parent that
+    DPPO_PARENT_PID names has already ended, this function ends the process with status 1.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -88,7 +88,7 @@ def die_with_parent() -> None:
 
 
 def kill_with_parent(parent: int) -> None:
-    """Have this process, a fork of `parent`, killed when that dies; where the kernel can do that."""
+    """Have the kernel kill this process, a fork of `parent`, when `parent` dies; Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -96,7 +96,7 @@ def kill_with_parent(parent: int) -> None:
 
 
 def terminate_when_orphaned(parent: int) -> None:
-    """Wait until `parent` is no longer the parent, then send this process SIGTERM."""
+    """Wait until `parent` is no longer this process's parent, then send this process SIGTERM."""
     while os.getppid() == parent:
         time.sleep(_ORPHAN_POLL_S)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -108,16 +108,16 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # another user's, or a number that cannot be one
+    except OSError:  # the process of another user, or no valid process id
         return True
     return True
 
 
 @cache
 def place_of_pids() -> str:
-    """Where a process number means something: this start of this machine, and this namespace of processes.
+    """Identifies where process ids are unique: this boot of this machine, and this namespace of processes.
 
-    Containers may share a host name, and each has a process 7.
+    Containers may share a host name, and each of them has a process 7.
     """
     try:
         start = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -127,9 +127,9 @@ def place_of_pids() -> str:
 
 
 def run_service(main: Callable[[StopRequest], ExitStatus]) -> NoReturn:
-    """Run a service to its end, turn errors into one line and an exit status, and end the process with it.
+    """Run a service to its end, turn errors into one line and an exit status, and end the process.
 
-    Code of the user's ran in it: see `ending.py`.
+    The user's code ran in this process; `ending.py` says what that means for its end.
     """
     started = time.monotonic()
     with contextlib.suppress(Exception):  # a fault in native code leaves its traceback in the log
@@ -139,7 +139,7 @@ def run_service(main: Callable[[StopRequest], ExitStatus]) -> NoReturn:
     if PARENT_PID_VARIABLE in os.environ:
         die_with_parent()
     status = _guarded(main, stop)
-    stop.sleep(SETTLED_AGE_S - (time.monotonic() - started))  # also a service that finds its run over
+    stop.sleep(SETTLED_AGE_S - (time.monotonic() - started))  # even if its run was over before
     end_process(status)
 
 

@@ -1,7 +1,7 @@
-"""One page that a process shares with its guard: since when it has been inside the user's code.
+"""Records when a process entered the user's code, in a page of memory that it shares with its guard.
 
-Code of the user's can hold the interpreter's lock; then no thread of the process can end it or even say
-so. The guard (`guard.py`) is another process and reads this page. A process without a guard writes in vain.
+The user's code can hold the interpreter's lock. Then no thread of the process can end it or log anything.
+The guard (`guard.py`) is another process and reads this page. Without a guard no process reads the page.
 """
 
 import mmap
@@ -13,20 +13,20 @@ from contextlib import suppress
 
 _BEGAN, _LIMIT_S, _STATUS = 0, 1, 2
 _NO_STATUS = -1.0
-_page = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("d")  # anonymous: what is forked shares it
+_page = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("d")  # anonymous: forked processes share it
 _page[_STATUS] = _NO_STATUS
 _is_inside_here = False  # this process: others may share the page
 
 
 def detach() -> None:
-    """Leave the page to the process that this one was forked from: what happens here is not its affair."""
+    """Give this forked process a page of its own; the process that forked it keeps the shared one."""
     global _page
     _page = memoryview(bytearray(mmap.PAGESIZE)).cast("d")
     _page[_STATUS] = _NO_STATUS
 
 
 def enter() -> None:
-    """The main thread calls the user's code."""
+    """Record that the main thread calls the user's code."""
     global _is_inside_here
     _is_inside_here = True
     _page[_BEGAN] = time.monotonic()
@@ -43,14 +43,14 @@ leave: Callable[[], None] = _leave
 
 
 def _forked() -> None:
-    """A child of a fork inside the user's code is the user's; it must not come back and train beside us."""
+    """If the user's code forked, have the child end when that code returns: it must not train, too."""
     global leave
     if _is_inside_here:
         leave = _end_copy
 
 
 def _end_copy() -> None:
-    if multiprocessing.parent_process() is not None:  # with a task of its own: a copy
+    if multiprocessing.parent_process() is not None:  # multiprocessing started it to run an environment
         _leave()
         return
     with suppress(OSError):
@@ -82,7 +82,7 @@ def limit_s() -> float | None:
 
 
 def announce_end(status: int) -> None:
-    """All is done: only the interpreter has to end, with this exit status."""
+    """Record that the work is done and that only the interpreter has to end, with this exit status."""
     _page[_STATUS] = status
 
 

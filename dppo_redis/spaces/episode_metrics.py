@@ -49,7 +49,7 @@ def read_episode(info: object) -> EpisodeMetrics:
     """
     try:
         return _read_episode(info)
-    except Exception:  # noqa: BLE001 code of the user's: anything may come out of it
+    except Exception:  # noqa: BLE001 the user's code may raise anything
         return NOTHING
 
 

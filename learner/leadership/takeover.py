@@ -32,7 +32,7 @@ def stand_by(store: RunStore, retry: RetryLoop, stop: StopRequest) -> None:
         StoppedError: the run is over, or a stop was requested.
     """
     rate_limit = RateLimit(interval_s=60.0)
-    watch = HolderWatch(LEASE_TTL_S, vacant_looks=_LOOKS)
+    watch = HolderWatch(LEASE_TTL_S, vacant_readings=_LOOKS)
     while True:
         if retry.call("read control", store.control).state == STOP:
             raise StoppedError(f"run {store.keys.run} is over")

@@ -91,7 +91,7 @@ class TestHolderWatch:
         assert answers(HolderWatch(), looks)[-1] is HolderState.RENEWED
 
     def test_a_lease_that_vanishes_before_its_time_may_come_back(self) -> None:
-        watch = HolderWatch(vacant_looks=3)
+        watch = HolderWatch(vacant_readings=3)
         gone = [(0.2 * i, FREE) for i in (1, 2)]
         assert set(answers(watch, [(0.0, HolderReading(A, 4.0)), *gone])) == {HolderState.UNKNOWN}
         assert watch.judge(HolderReading(A, 4.9), 0.6) is HolderState.RENEWED
@@ -99,13 +99,13 @@ class TestHolderWatch:
         assert answers(watch, again) == [HolderState.UNKNOWN, HolderState.UNKNOWN, HolderState.ENDED]
 
     def test_one_whose_time_is_up_has_ended_at_the_first_look_without_a_holder(self) -> None:
-        watch = HolderWatch(vacant_looks=15)
+        watch = HolderWatch(vacant_readings=15)
         watch.judge(HolderReading(A, 0.3), 0.0)
         assert watch.judge(FREE, 0.2) is HolderState.UNKNOWN
         assert watch.judge(FREE, 0.4) is HolderState.ENDED
 
     def test_a_lease_that_went_during_the_look_does_not_say_when_it_runs_out(self) -> None:
-        watch = HolderWatch(vacant_looks=15)
+        watch = HolderWatch(vacant_readings=15)
         looks = [(0.0, HolderReading(A, 4.0)), (0.2, HolderReading(A, 0.0)), (0.4, FREE)]
         assert answers(watch, looks)[-1] is HolderState.UNKNOWN
 
