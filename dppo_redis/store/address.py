@@ -1,11 +1,11 @@
-"""What a Redis URL says: which server, with which options, and which part of it is secret.
+"""Parses Redis URLs: server or sentinels, options, and which parts are secret.
 
-Reads text only, and looks whether the certificate files exist. Beside redis-py's own forms:
+It reads text only, and checks that the certificate files exist. It adds two forms to those of redis-py:
 
     sentinel://[user:password@]host[:port][,host[:port]...]/service[?db=0&sentinel_password=...]
     sentinels://...                    the same through TLS, to the sentinels and to the servers
 
-Everything that is no `sentinel_...` parameter means what it means in redis:// and is for the servers.
+All other parameters than `sentinel_...` mean the same as in redis:// and are for the servers.
 """
 
 import os
@@ -28,16 +28,16 @@ _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 @dataclass(frozen=True)
 class Address:
-    """A URL, read."""
+    """A parsed URL."""
 
     options: dict[str, Any]  # of redis-py's connections to the server
     sentinels: tuple[tuple[str, int], ...] = ()  # empty: the server itself is named
-    service: str = ""  # what the sentinels call the primary
+    service: str = ""  # the primary's name at the sentinels
     sentinel_options: dict[str, Any] = field(default_factory=dict)  # of the connections to them
 
 
 def read_address(url: str) -> Address:
-    """Read a URL; nothing is sent.
+    """Parse a URL; nothing is sent.
 
     Raises:
         ConfigurationError: malformed; the message never quotes it, since a part may be a password.
@@ -104,7 +104,7 @@ def _try_options(options: dict[str, Any]) -> None:
 
 
 def with_credentials(url: str, user: str | None, password: str) -> str:
-    """The URL with this password, and this user where one is given; what it held before goes."""
+    """The URL with this password, and this user if one is given; they replace those in the URL."""
     bare = redact(url)
     parts = urlsplit(bare)
     old = parts.username or ""
@@ -128,7 +128,7 @@ def has_password(url: str) -> bool:
 
 
 def redact(url: str) -> str:
-    """The URL as logs, dumps and screens may show it: less its secrets; the user name stays."""
+    """The URL without its secrets, for logs, dumps and screens; the user name stays."""
     parts = urlsplit(url)
     query = "&".join(
         item for item in parts.query.split("&") if item and "password" not in item.partition("=")[0]

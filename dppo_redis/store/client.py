@@ -1,8 +1,8 @@
-"""Connections, and waiting for Redis.
+"""Makes every connection to Redis, and decides which errors services wait out.
 
-Every connection of the product is made here: it speaks RESP2, never decodes (payloads are bytes)
-and never repeats a command by itself. Services wait for ever on what passes (refused, timeout,
-loading, failing over, full); what needs a human (password, rights, certificate) raises at once.
+A connection speaks RESP2, never decodes (payloads are bytes) and never repeats a command by itself.
+Services wait for ever while an error may pass (refused, timeout, loading, failing over, full). An error
+that needs a human (password, rights, certificate) is raised at once.
 """
 
 import math
@@ -26,11 +26,11 @@ from dppo_redis.store.address import Address, read_address
 from dppo_redis.store.connections import NO_CLUSTER, MisconfiguredError, make_pool
 from dppo_redis.store.error_causes import Recurrence, described
 
-SOCKET_TIMEOUT_S = 5.0  # without progress; ten times the longest blocking read; a URL may say another
+SOCKET_TIMEOUT_S = 5.0  # without progress; ten times the longest blocking read; a URL may set another
 _LEAST_TIMEOUT_S = 1.0  # twice the longest blocking read
 INTERACTIVE_PATIENCE_S = 5.0
-TRUSTED_S = 1.0  # so long after a reply a connection is taken for open
-_READ_BYTES = 2**20  # at once: a batch of rollouts comes in a few pieces, not hundreds
+TRUSTED_S = 1.0  # a connection counts as open for this time after a reply
+_READ_BYTES = 2**20  # for each read: a batch of rollouts then needs a few reads, not hundreds
 _LONGEST_PAUSE_S = 1.0
 _MOST_HANG_UPS = 3
 _LEAST_BULK_LIMIT = 2**20  # a server accepts values of this size whatever its proto-max-bulk-len
@@ -46,7 +46,7 @@ _TRANSIENT_ERRORS = (
     redis.exceptions.OutOfMemoryError,
     redis.exceptions.ClusterDownError,
     redis.exceptions.TryAgainError,
-    redis.exceptions.NoScriptError,  # forgotten between its loading and its use: a failover
+    redis.exceptions.NoScriptError,  # a failover between loading the script and using it
 )
 _FATAL_TLS = re.compile("CERTIFICATE|UNKNOWN_CA|VERSION|HANDSHAKE_FAILURE|KEY|PEM")
 _FATAL_REPLIES = ("NOAUTH", "WRONGPASS", "NOPERM", "DENIED")
@@ -55,7 +55,7 @@ _REPLIES_OF_A_CLUSTER = ("CROSSSLOT", "MOVED")
 
 Client = redis.Redis
 T = TypeVar("T")
-_JITTER = random.Random()  # the global state is the user's: seeded alike, actors would keep step
+_JITTER = random.Random()  # the user's code may seed the global one, and then all actors pause alike
 
 
 class TransientError(DppoError):
@@ -95,7 +95,7 @@ def _timeout_s(address: Address, name: str) -> float:
 
 
 def eviction_warning(client: Client) -> str:
-    """What a server that may drop keys is in for; empty where it keeps them, or will not say."""
+    """A warning if the server may evict keys; empty if it does not, or does not answer the question."""
     try:
         policy = str(client.info("memory").get("maxmemory_policy", "noeviction"))
     except redis.exceptions.NoPermissionError:
@@ -109,21 +109,21 @@ def eviction_warning(client: Client) -> str:
 
 
 def pack(*commands: Sequence[Any]) -> bytes:
-    """Commands as they are sent, in one piece.
+    """Encode commands into one piece of bytes.
 
-    redis-py's pipeline writes a large command and small ones apart; one write wakes the server once, which
-    halves what a push costs both sides.
+    redis-py's pipeline writes a large command and small ones separately. One write wakes the server once,
+    which halves the cost of a push on both sides.
     """
     return b"".join(hiredis.pack_command(tuple(command)) for command in commands)
 
 
 def replies(client: Client, packed: bytes, count: int) -> Iterator[Any]:
-    """The plain replies to `count` packed commands, each as it comes, an error among them in its place.
+    """Yield the plain replies to `count` packed commands as they come; an error reply is yielded, too.
 
-    Unlike redis-py's pipeline, which reads all before the first can be used.
+    redis-py's pipeline reads all replies before the first can be used.
 
     Raises:
-        redis.ConnectionError, redis.TimeoutError: some may have been carried out.
+        redis.ConnectionError, redis.TimeoutError: the server may have executed some commands.
     """
     pool = client.connection_pool
     connection: Any = pool.get_connection()
@@ -141,7 +141,7 @@ def replies(client: Client, packed: bytes, count: int) -> Iterator[Any]:
 
 
 class Channel:
-    """A connection that one thread keeps for itself: taking one from the pool is a quarter of a push."""
+    """A connection that one thread keeps: taking one from the pool costs a quarter of a push."""
 
     def __init__(self, client: Client) -> None:
         self._pool = client.connection_pool
@@ -149,13 +149,13 @@ class Channel:
         self._used_at = 0.0  # monotonic
 
     def ask(self, packed: bytes, count: int) -> list[Any]:
-        """The plain replies to `count` packed commands, an error among them in its place.
+        """The plain replies to `count` packed commands; an error reply is an item of the list.
 
         Raises:
-            redis.ConnectionError, redis.TimeoutError: some may have been carried out.
+            redis.ConnectionError, redis.TimeoutError: the server may have executed some commands.
         """
         if time.monotonic() - self._used_at > TRUSTED_S:
-            self._give_back()  # the pool knows whether it was closed meanwhile
+            self._give_back()  # the pool finds out whether the server closed it
         if self._connection is None:
             self._connection = self._pool.get_connection()
         try:
@@ -169,7 +169,7 @@ class Channel:
         return answers
 
     def hang_up(self) -> None:
-        """From another thread: end what the owner is waiting for; it gets a ConnectionError."""
+        """End the owner's wait from another thread; the owner gets a ConnectionError."""
         connection = self._connection
         sock = None if connection is None else connection._sock
         if sock is not None:
@@ -225,7 +225,7 @@ def classify(error: redis.RedisError) -> DppoError:
 
 
 class OversizeDetector:
-    """Notices that a server hangs up on each large command, yet answers at once: it is too large for it."""
+    """Finds out that commands are too large for a server: it hangs up on them but answers small ones."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -256,12 +256,12 @@ class OversizeDetector:
 
 
 class RetryLoop:
-    """Repeats what may be repeated while Redis is away, with jittered pauses."""
+    """Repeats an attempt while Redis cannot answer, with random pauses."""
 
     def __init__(self, stop: StopRequest, deadline_s: float | None = None) -> None:
         self._stop = stop
         self._deadline_s = deadline_s
-        self.recurrence = Recurrence()  # of what is waited for
+        self.recurrence = Recurrence()  # of the error that repeats
 
     def call(self, what: str, attempt: Callable[[], T]) -> T:
         """Return what `attempt` returns; repeat it while Redis cannot answer.
@@ -286,14 +286,14 @@ class RetryLoop:
         if self._stop.requested:
             raise StoppedError(f"stopped while waiting to {what}") from error
         if self._deadline_s is not None and time.monotonic() - started + pause_s > self._deadline_s:
-            told = described(what, str(error))
-            raise UnavailableError(f"cannot {what}: Redis does not answer ({told})") from error
+            explanation = described(what, str(error))
+            raise UnavailableError(f"cannot {what}: Redis does not answer ({explanation})") from error
         self.recurrence.log(what, error)
         self._stop.sleep(pause_s)
 
 
 def backoff() -> Iterator[float]:
-    """Growing pauses in seconds, each drawn at random so that a fleet does not return at once."""
+    """Growing random pauses in seconds, so that the processes of a fleet do not all return at once."""
     longest = 0.05
     while True:
         yield _JITTER.uniform(longest / 2, longest)

@@ -1,7 +1,7 @@
-"""The connections of a client: through TLS, and to whichever server the sentinels call the primary.
+"""Connection classes for redis-py: TCP, Unix socket, TLS, and the primary that sentinels name.
 
-redis-py does the work. Added here: one clear error for what waiting never mends, and leaving a server
-that no longer leads.
+They add two things to redis-py. A server that can never serve raises one clear error. A connection leaves a
+server that is no longer the primary.
 """
 
 import socket
@@ -15,10 +15,10 @@ from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from dppo_redis.store.address import Address
 from dppo_redis.store.progress_timeout import SteadyConnection
 
-SENTINEL_TIMEOUT_S = 1.0  # the next one is asked after that
+SENTINEL_TIMEOUT_S = 1.0  # then the next sentinel is asked
 _PROBE_TIMEOUT_S = 1.0
 _NOT_LEADING = ("NOREPLICAS", "MASTERDOWN")
-_FIT: set[str] = set()  # addresses of servers that are no nodes of a cluster
+_FIT: set[str] = set()  # addresses of servers that are known not to be nodes of a cluster
 NO_CLUSTER = (
     "a run needs one server that holds all of its keys; use a single server (cluster-enabled no), "
     "with replicas and Sentinel (sentinel://...) where it has to survive the loss of a host"
@@ -26,11 +26,11 @@ NO_CLUSTER = (
 
 
 class MisconfiguredError(redis.RedisError):
-    """A server that cannot be what its URL says; waiting does not help."""
+    """The server is not what its URL says; waiting does not help."""
 
 
 class _ServerConnection(SteadyConnection):
-    """Asks a server once what it is, by HELLO, to which every user has the right."""
+    """Asks a server once for its mode, with HELLO, which every user may call."""
 
     def on_connect_check_health(self, check_health: bool = True) -> None:
         """Greet the server.
@@ -48,10 +48,10 @@ class _ServerConnection(SteadyConnection):
     def _mode(self) -> str:
         self.send_command("HELLO", check_health=False)  # type: ignore[no-untyped-call]
         try:
-            told = self.read_response()
-        except redis.ResponseError:  # a proxy, say: its server is known by what it answers
+            answer = self.read_response()
+        except redis.ResponseError:  # a proxy without HELLO: the replies of its server will tell
             return ""
-        return _plain(dict(zip(told[::2], told[1::2], strict=False)).get(b"mode", b""))
+        return _plain(dict(zip(answer[::2], answer[1::2], strict=False)).get(b"mode", b""))
 
 
 def _plain(text: Any) -> str:
@@ -59,17 +59,18 @@ def _plain(text: Any) -> str:
 
 
 class UnixConnection(_ServerConnection, UnixDomainSocketConnection):
-    """To a server of this machine."""
+    """A connection through a Unix socket to a server on this machine."""
 
 
 class TcpConnection(_ServerConnection, redis.Connection):
-    """Leaves a server that does not lead: behind the same address, or the sentinels, another one does.
+    """Disconnects from a server that is not the primary, so that the next connect finds the primary.
 
-    A primary that was demoted answers READONLY, one cut off from its replicas NOREPLICAS.
+    The primary is behind the same address or is named by the sentinels. A demoted primary answers READONLY. A
+    primary that is cut off from its replicas answers NOREPLICAS.
     """
 
     def on_connect_check_health(self, check_health: bool = True) -> None:
-        """Greet the server; one that hangs up at once may speak TLS."""
+        """Greet the server; if it hangs up at once, it may speak TLS."""
         try:
             super().on_connect_check_health(check_health)
         except redis.AuthenticationError:
@@ -82,7 +83,7 @@ class TcpConnection(_ServerConnection, redis.Connection):
             raise
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        """A reply; raises ConnectionError where the server does not lead."""
+        """A reply; raises ConnectionError if the server is not the primary."""
         try:
             return super().read_response(*args, **kwargs)
         except redis.ResponseError as error:
@@ -93,8 +94,10 @@ class TcpConnection(_ServerConnection, redis.Connection):
 
 
 class TlsConnection(TcpConnection, SSLConnection):
-    """Says so when the server speaks no TLS, whose end of the handshake may never come, and when it
-    asks for a certificate: openssl reports that only to a client that reads before it writes.
+    """A TLS connection that names two mistakes: the server speaks no TLS, or asks for a certificate.
+
+    A handshake with a server without TLS may never end. openssl reports a missing certificate only to a
+    client that reads before it writes.
     """
 
     def _connect(self) -> Any:
@@ -132,12 +135,12 @@ class TlsConnection(TcpConnection, SSLConnection):
         except ssl.SSLError as error:
             return "CERTIFICATE" in (error.reason or "")
         except (OSError, redis.RedisError):
-            return False  # it is away for another reason: the caller raises the error that it met
+            return False  # another cause: the caller raises its own error
         return False
 
 
 def _answers_with_tls(host: str, port: int) -> bool:
-    """Whether a TLS handshake gets an answer of TLS, be it a refusal."""
+    """Whether the server answers a TLS handshake with TLS; a refusal counts."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -159,22 +162,22 @@ def _answers_without_tls(host: str, port: int) -> bool:
 
 
 class PrimaryConnection(TcpConnection, SentinelManagedConnection):
-    """A connection to the primary; each connect asks the sentinels anew."""
+    """A connection to the primary; it asks the sentinels at each connect."""
 
 
 class PrimaryTlsConnection(PrimaryConnection, TlsConnection):
-    """The same, through TLS."""
+    """A connection to the primary through TLS."""
 
 
 class Sentinels(Sentinel):
-    """Asks one sentinel after the other; the one that answered is asked first the next time."""
+    """Asks one sentinel after another. The next search begins with the sentinel that answered."""
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
         """Address of the primary.
 
         Raises:
             MasterNotFoundError: no sentinel knows a primary now.
-            MisconfiguredError: every sentinel that answers has no such service.
+            MisconfiguredError: none of the sentinels that answer has such a service.
             AuthenticationError, NoPermissionError: a sentinel refuses the user or password.
         """
         unknown, silent = 0, []

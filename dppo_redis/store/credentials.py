@@ -1,7 +1,7 @@
-"""Where a process finds its Redis URL and password: the flag, the environment, a file.
+"""Finds the Redis URL and password of a process: in the flag, the environment or a file.
 
-Secrets come from the environment or from files of mode 0600. Where DPPO_REDIS_CREDENTIALS names a
-directory, each process takes user and password from the file of its own role there.
+Secrets come from the environment or from files of mode 0600. If DPPO_REDIS_CREDENTIALS names a directory,
+each process takes user and password from the file of its own role in it.
 """
 
 import logging
@@ -24,7 +24,7 @@ _log = logging.getLogger("dppo")
 
 
 class Role(StrEnum):
-    """Who a process is to Redis; each may have a user of its own."""
+    """The role of a process; each role may have its own Redis user."""
 
     ACTOR = "actor"
     LEARNER = "learner"
@@ -34,7 +34,7 @@ class Role(StrEnum):
 
 
 def is_url_given(flag: str | None) -> bool:
-    """Whether a Redis is named at all."""
+    """Whether the flag or the environment names a Redis."""
     return bool(flag or os.environ.get(URL_VARIABLE) or os.environ.get(URL_FILE_VARIABLE))
 
 
@@ -117,16 +117,16 @@ def _read_secret(file: Path, what: str) -> str:
 
 
 def _mistake_in(secret: str) -> str:
-    """What a password cannot be meant to have, and an editor or a shell may have added."""
+    """What is wrong with a secret that an editor or a shell may have damaged; empty if nothing is wrong."""
     if not secret:
         return "is empty"
     return "has more than one line" if "\n" in secret or "\r" in secret else ""
 
 
 def shown_credentials(url: str) -> tuple[str, str]:
-    """What stands before a command line that is shown for `url`: (for ours, for redis-cli).
+    """What to put before a command line that is shown for `url`: (for our commands, for redis-cli).
 
-    The secrets themselves are not shown; where they come from is.
+    It shows where the secrets come from, and not the secrets.
     """
     for variable in (CREDENTIALS_VARIABLE, PASSWORD_FILE_VARIABLE):
         if place := os.environ.get(variable):

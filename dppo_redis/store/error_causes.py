@@ -20,7 +20,7 @@ _FETCHING = re.compile("fetch|weights|read rollouts|read the", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Cause:
-    """Why an error comes back, as far as it can be known here, and what helps."""
+    """The probable cause of an error that recurs, and its remedy."""
 
     cause: str
     remedy: str
@@ -115,7 +115,7 @@ _CUT_OFF = Cause(
 
 
 def explain(what: str, error: str) -> Cause | None:
-    """The probable cause of an error that comes back when one wants `what`; None where none is known."""
+    """The probable cause of an error that recurs when a process tries `what`; None if no cause is known."""
     for pattern, cause in _CAUSES:
         if re.search(pattern, error):
             return cause
@@ -125,25 +125,25 @@ def explain(what: str, error: str) -> Cause | None:
 
 
 def described(what: str, error: str) -> str:
-    """An error with cause and remedy, where they are known."""
+    """The text of an error, with its cause and remedy if they are known."""
     found = explain(what, error)
     return error if found is None else f"{error.rstrip('.')}. Probably {found.cause}. Remedy: {found.remedy}"
 
 
 class Recurrence:
-    """Counts how often one error came back, and since when; belongs to one thread."""
+    """Counts how often one error recurred, and since when. One thread owns it."""
 
     def __init__(self, tell: Callable[[str], None] = lambda _text: None) -> None:
-        """`tell` gets what a status should show, from ten seconds on."""
+        """Once the error has recurred for ten seconds, `tell` is called with a text for a status."""
         self.tell = tell
-        self.text = ""  # the same, until it is over
+        self.text = ""  # the last text for a status; empty once the error is over
         self._kind: tuple[str, str] | None = None
         self._since = 0.0
         self._count = 0
         self._rate_limit = RateLimit()
 
     def met(self, what: str, error: Exception) -> str:
-        """Count it; returns what the log should say."""
+        """Count an error; returns the text for the log."""
         now, kind = time.monotonic(), (what, _NUMBERS.sub("", str(error)))
         if kind != self._kind:
             self._kind, self._since, self._count = kind, now, 0
@@ -159,12 +159,12 @@ class Recurrence:
         return self.text
 
     def log(self, what: str, error: Exception) -> None:
-        """Count it, and write a line into the log now and then."""
+        """Count an error, and log it at most once per interval of the rate limit."""
         line = self.met(what, error)
         if self._rate_limit.due():
             _log.warning("%s", line)
 
     def over(self) -> None:
-        """It went well."""
+        """Note that the attempt succeeded."""
         if self._kind is not None:
             self._kind, self.text = None, ""

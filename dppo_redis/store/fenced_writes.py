@@ -1,6 +1,6 @@
-"""The learner's writes: five scripts, each of which checks the fencing token first.
+"""The learner's writes to Redis: five scripts, each of which checks the fencing token first.
 
-One caller at a time: `learner/leadership/fence.py` has the lock that is held around all of it.
+Only one caller may run at a time; `learner/leadership/fence.py` holds a lock around each call.
 """
 
 import secrets
@@ -26,18 +26,18 @@ _LONGEST_STEP = 2**20  # of 2**52 epochs that Lua can count
 
 
 def epoch_step() -> int:
-    """How far a new epoch lies above all known ones: random, so that none is taken a second time."""
+    """The random distance of a new epoch from the highest known one, so that no epoch is used twice."""
     return 1 + secrets.randbelow(_LONGEST_STEP)
 
 
 def read_lease(value: bytes) -> tuple[str, str | None]:
-    """(holder, beat) of a lease; the beat is another one after each renewal, None by an older release."""
+    """(holder, beat) of a lease; the beat changes with each renewal, and is None in older releases."""
     holder, _, beat = value.decode(errors="replace").partition(" ")
     return holder, beat or None
 
 
 class EpochMissingError(FencedError):
-    """The token's key was wiped or restored to an older one: acquire again, above one's own."""
+    """The epoch key was deleted or restored to an older value: acquire again, with a higher epoch."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,10 @@ class FencedWrites:
     def acquire(
         self, owner: str, ttl_ms: int, epoch: int, floor: int, stood_still: bytes = b""
     ) -> LeaseAnswer:
-        """Take or renew the lease; `epoch` is one's own (0 before the first), `floor` the highest known.
+        """Take or renew the lease.
 
-        `stood_still` is a lease value that was not renewed for its whole time to live: it may be replaced.
+        `epoch` is the learner's own epoch (0 before the first), `floor` the highest known one. `stood_still`
+        is a lease value that was not renewed for its whole time to live, so that it may be replaced.
         """
         answer = self._acquire(
             keys=[self._keys.lease, self._keys.epoch],
@@ -79,16 +80,16 @@ class FencedWrites:
         return LeaseAnswer(outcome.decode(), int(found), *read_lease(value), value)
 
     def keep(self, owner: str, ttl_ms: int, epoch: int) -> None:
-        """Prolong the lease where it is still ours in this epoch; else nothing. Needs no lock."""
+        """Prolong the lease if this learner still holds it in this epoch. This call needs no lock."""
         keys = [self._keys.lease, self._keys.epoch]
         self._acquire(keys=keys, args=[owner, ttl_ms, epoch, epoch, 0, next(self._beats), b""])
 
     def release(self, owner: str) -> None:
-        """Hand the lease back, if it is still ours."""
+        """Delete the lease if this learner still holds it."""
         self.acquire(owner, ttl_ms=0, epoch=0, floor=0)
 
     def publish(self, weights: Weights) -> int | None:
-        """Publish; returns None, or the stored version when that is not lower (nothing is written).
+        """Publish weights. If the stored version is not lower, write nothing and return it; else return None.
 
         Raises:
             FencedError: another learner leads, or the epoch key is missing (EpochMissingError).
@@ -118,7 +119,7 @@ class FencedWrites:
         return int(number) if outcome == b"regression" else None
 
     def settle(self, epoch: int, settlements: Sequence[Settlement]) -> list[bool]:
-        """Give entries their outcomes; says of each whether it counted (it was still there).
+        """Record the outcomes of entries; returns for each whether it counted (the stream still had it).
 
         Raises:
             FencedError: another learner leads, or the epoch key is missing (EpochMissingError).

@@ -13,18 +13,18 @@ from dppo_redis.store.run_store import parse_counts
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """The small fields of the weights hash."""
+    """The small fields of the weights hash, as they are stored."""
 
     epoch: int
     version: int
     bytes: int
     sha256: str
-    blob_bytes: int  # of the blob that is really there
+    blob_bytes: int  # length of the stored blob
 
 
 @dataclass(frozen=True)
 class HealableKeys:
-    """What is stored of the keys that a learner heals."""
+    """Stored values of the keys that a learner heals."""
 
     weights: StoredWeights | None  # None when a field is gone or is no number
     spec: str | None
@@ -33,7 +33,7 @@ class HealableKeys:
 
 
 def read_healable_keys(client: Client, keys: RunKeys) -> HealableKeys:
-    """Read them in one round trip; the blob itself does not travel."""
+    """Read the stored values in one round trip, without the weights blob."""
     pipeline = client.pipeline(transaction=False)
     pipeline.hmget(keys.weights, ["epoch", "version", "bytes", "sha256"])
     pipeline.hstrlen(keys.weights, "blob")
@@ -62,7 +62,7 @@ def _stored_weights(fields: list[bytes | None], blob_bytes: int) -> StoredWeight
 
 
 def read_blob_digest(client: Client, keys: RunKeys) -> str | None:
-    """SHA-256 of the weights blob that is stored now; None where so much cannot be fetched."""
+    """SHA-256 of the weights blob that is stored now; None if the server cannot send so many bytes."""
     try:
         return sha256(cast(bytes | None, client.hget(keys.weights, "blob")) or b"")
     except (redis.ConnectionError, redis.TimeoutError):
@@ -72,7 +72,7 @@ def read_blob_digest(client: Client, keys: RunKeys) -> str | None:
 def remove_foreign_types(client: Client, keys: RunKeys) -> list[str]:
     """Remove keys that another program overwrote with another type; returns their names.
 
-    Until then commands on them fail with WRONGTYPE, which everybody else waits out.
+    Until then commands on these keys fail with WRONGTYPE. The other processes wait for the repair.
     """
     pipeline = client.pipeline(transaction=False)
     for key in keys.types():

@@ -29,7 +29,7 @@ def check_run_name(run: str) -> str:
 
 
 def is_run_name(text: str) -> bool:
-    """Whether it can name keys and directories."""
+    """Whether `text` can name keys and directories."""
     return _RUN_NAME.fullmatch(text) is not None
 
 
@@ -114,7 +114,7 @@ class RunKeys:
         return self._key("control")
 
     def types(self) -> dict[str, str]:
-        """The Redis type of each key, actors' own hashes apart."""
+        """The Redis type of each key, except the actors' own hashes."""
         return {
             self.spec: "string",
             self.weights: "hash",
@@ -139,7 +139,7 @@ class RunKeys:
 
 
 SPEC_PATTERN = "dppo:{*}:spec"
-RUNS = "dppo:runs"  # sorted set: name of each run -> when its learner last said so, in seconds since 1970
+RUNS = "dppo:runs"  # sorted set: run name -> when its learner last listed it, in seconds since 1970
 
 
 def in_every_run(key: str) -> str:

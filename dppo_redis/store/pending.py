@@ -1,9 +1,9 @@
-"""Entries that were delivered and not settled: the pending list of the learner's group.
+"""Reads the pending list of the learner's group: entries that were delivered and are not settled.
 
-The server counts how often it has delivered an entry. Here that count is kept to mean how many
-learner processes got the entry and did not survive it: a process that starts raises it before it
-opens an entry it found pending, and lowers it again once the entry has proved harmless. Reading
-again after a flap of the network leaves the count alone, so that flaps cost no good entry.
+The server counts the deliveries of each entry. The learner sets this count, so that it says how many
+learner processes received the entry and died with it. A learner that finds a pending entry at its start
+raises the count before it opens the entry, and lowers it once the entry is decoded. After a lost connection
+it reads entries again without raising the count: a bad network makes no good entry suspect.
 """
 
 import logging
@@ -17,7 +17,7 @@ from dppo_redis.store.client import Client
 from dppo_redis.store.keys import CONSUMER, GROUP
 from dppo_redis.store.scripts import source
 
-POISON_DEATHS = 3  # processes that one entry may kill; then it is refused unopened
+POISON_DEATHS = 3  # processes; an entry that killed so many is refused without being opened
 LOOK_FOR_SKIPPED_S = 2.0
 _PAGE = 1000
 _log = logging.getLogger("dppo")
@@ -25,67 +25,67 @@ _log = logging.getLogger("dppo")
 
 @dataclass(frozen=True)
 class StreamEntry:
-    """`fields` is empty when it was trimmed meanwhile."""
+    """One entry of the stream; `fields` is empty if the entry was trimmed since its delivery."""
 
     id: bytes
     fields: Mapping[bytes, bytes]
-    deaths: int = 0  # learner processes that ended with it in hand, before one has opened it unharmed
+    deaths: int = 0  # learner processes that died while they held it, as long as none has decoded it
 
 
 @dataclass(frozen=True)
 class _Waiting:
-    """A pending entry that this process has not got yet."""
+    """A pending entry that this process has not received yet."""
 
     id: bytes
-    count: int  # of deliveries, from when this process gets it
-    deaths: int  # processes before this one that had it
+    count: int  # deliveries that the server is to count once this process receives it
+    deaths: int  # earlier processes that received it
 
     @property
     def is_suspect(self) -> bool:
-        """What may have killed two processes is opened alone, when there is nothing else to do."""
+        """Whether it may have killed two processes; the learner opens it alone, when it has no other work."""
         return 1 < self.deaths < POISON_DEATHS
 
 
 class PendingEntries:
-    """What is pending for the learner's one consumer. Redis errors pass through."""
+    """The pending entries of the learner's one consumer. Redis errors pass through."""
 
     def __init__(self, client: Client, key: str) -> None:
         self._client = client
         self._key = key
         self._is_known = False
         self._is_judged = False
-        self._waiting: dict[bytes, _Waiting] = {}  # in order of arrival
-        self._on_trial: list[bytes] = []  # with a raised count
-        self._look_for_skipped = RateLimit(LOOK_FOR_SKIPPED_S)
+        self._waiting: dict[bytes, _Waiting] = {}  # in order of arrival in the stream
+        self._on_trial: list[bytes] = []  # received with a raised count and not decoded yet
+        self._skipped_check = RateLimit(LOOK_FOR_SKIPPED_S)
         self._rate_limit = RateLimit()
 
     def look(self) -> None:
-        """List what is pending, where that is not known: at start, and after read errors."""
+        """List the pending entries if they are not known: at start, and after read errors."""
         if self._is_known:
             return
         found = self._list()
-        if not self._is_judged:  # once per process: later counts say nothing about earlier ones
+        if not self._is_judged:  # once: only counts from before this process tell of deaths
             self._waiting = {i: _Waiting(i, count + 1, count) for i, count in found}
         else:
             self._waiting = {i: self._waiting.get(i, _Waiting(i, count, 0)) for i, count in found}
         self._is_known = self._is_judged = True
 
     def list_again(self) -> None:
-        """A reply was lost, and entries may have been in it."""
+        """Have `look` list again: a reply was lost, and it may have held entries."""
         self._is_known = False
 
     def forget(self) -> None:
-        """The group is gone, and its list with it."""
+        """Forget all entries, because the group and its pending list were deleted."""
         self._waiting.clear()
         self._on_trial.clear()
 
     @property
     def has_suspects(self) -> bool:
-        """Whether entries wait that killed processes before."""
+        """Whether suspect entries wait, which may have killed processes."""
         return any(entry.is_suspect for entry in self._waiting.values())
 
     def take(self, count: int) -> list[StreamEntry]:
-        """Up to `count` entries in order of arrival; empty once all were handed out."""
+        """Up to `count` entries that are not suspect, in order of arrival; empty if there are none."""
         entries: list[StreamEntry] = []
         while not entries and (ordinary := self._select(suspect=False)):  # all of one claim may be trimmed
             _, alike = next(groupby(ordinary, lambda entry: (entry.count, entry.deaths)))
@@ -93,7 +93,7 @@ class PendingEntries:
         return entries
 
     def take_suspect(self) -> list[StreamEntry]:
-        """One entry that killed processes before; empty where there is none."""
+        """One suspect entry; empty if there is none."""
         suspects = self._select(suspect=True)
         return self._claim(suspects[:1]) if suspects else []
 
@@ -105,7 +105,7 @@ class PendingEntries:
 
         An idle run delivers them at once, a busy one within some updates.
         """
-        if self._waiting or not (is_idle or self._look_for_skipped.due()):
+        if self._waiting or not (is_idle or self._skipped_check.due()):
             return
         skipped = self._client.register_script(source("skipped"))(keys=[self._key], args=[GROUP])
         if skipped and self._rate_limit.due():
@@ -124,12 +124,12 @@ class PendingEntries:
         if first.count > 1:
             self._on_trial += [entry.id for entry in wanted]
         found = self._claim_as([entry.id for entry in wanted], first.count)
-        for entry in wanted:  # only now: an error leaves them waiting
+        for entry in wanted:  # after the claim: an error leaves them waiting
             del self._waiting[entry.id]
         return [StreamEntry(entry_id, values, first.deaths) for entry_id, values in found if values]
 
     def _claim_as(self, ids: list[bytes], count: int, *, justid: bool = False) -> list[Any]:
-        """Get entries again with a delivery count of our choice; trimmed ones leave the list by it."""
+        """Receive entries again and set their delivery count; this removes trimmed ones from the list."""
         return cast(
             list[Any],
             self._client.xclaim(
@@ -139,7 +139,7 @@ class PendingEntries:
         )  # fmt: skip
 
     def _list(self) -> list[tuple[bytes, int]]:
-        """(id, deliveries) of all that is pending."""
+        """(id, deliveries) of all pending entries."""
         found: list[tuple[bytes, int]] = []
         start = b"-"
         while True:

@@ -1,9 +1,9 @@
-"""A timeout that watches progress: how long a connection may stand still, not how long a message takes.
+"""A Redis connection whose timeout limits the time without progress, not the time that a message takes.
 
-A large rollout on a slow link takes minutes to send, and most of that time it lies in buffers: the kernel's
-own, which can be asked how much it still holds, and those of tunnels and proxies, which cannot. For these a
-reply has more time the more was sent; a connection that had too little gets more the next time, and what a
-message really took is remembered.
+A large rollout on a slow link takes minutes to send. Most of that time its bytes wait in buffers. The kernel
+says how many bytes its buffer holds; tunnels and proxies do not. Therefore the limit for a reply grows with
+the bytes that were sent, by a rate that the connection trusts the link with. A timeout divides this rate by
+four. A reply to a large message sets it to half of the measured rate, at most 256 KiB/s.
 """
 
 import fcntl
@@ -16,15 +16,15 @@ from typing import Any, cast
 import redis
 from redis.connection import AbstractConnection
 
-_TLS_RECORD = 16 * 2**10  # openssl takes a whole piece or nothing
+_TLS_RECORD = 16 * 2**10  # bytes; openssl sends a whole record or nothing
 _LARGE = 64 * 2**10  # bytes; smaller messages say nothing about a link
-_USUAL_RATE = 256 * 2**10  # bytes/s that a link is trusted with at first
+_USUAL_RATE = 256 * 2**10  # bytes/s; a new connection assumes that its link is this fast
 _LOWEST_RATE = 4 * 2**10
 _CUT_SHORT = 4  # the rate is divided by this where a reply did not come in time
 
 
 def unsent_bytes(sock: Any) -> int:
-    """What the kernel has taken and the other side has not; 0 where the kernel does not tell."""
+    """Bytes that the kernel holds and the other side has not received; 0 where the kernel does not say."""
     try:
         return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))[0])
     except OSError:
@@ -37,14 +37,14 @@ class SteadyConnection(AbstractConnection):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._rate = _USUAL_RATE
-        self._unsent = 0  # when it was last looked at
+        self._unsent = 0  # bytes, at the last check
         self._unanswered = 0  # bytes sent since the last reply
         self._began = 0.0  # when the first of them was sent; monotonic
-        self._moved = 0.0  # when something was last seen to move
+        self._moved = 0.0  # when progress was last seen; monotonic
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        """Send it all, however long that takes, while bytes leave."""
-        super().send_packed_command([], check_health)  # type: ignore[no-untyped-call] # connects where need be
+        """Send the whole command; there is no limit in time while bytes leave."""
+        super().send_packed_command([], check_health)  # type: ignore[no-untyped-call] # connects first
         self._moved = time.monotonic()
         if not self._unanswered:
             self._began = self._moved
@@ -74,7 +74,7 @@ class SteadyConnection(AbstractConnection):
                 self._moved, self._unsent = time.monotonic(), unsent_bytes(sock)
 
     def read_response(self, *args: Any, disconnect_on_error: bool = True, **options: Any) -> Any:
-        """A reply, waited for while something moves in either direction."""
+        """A reply; waits while bytes move in either direction."""
         while True:
             try:
                 answer = super().read_response(*args, disconnect_on_error=False, **options)
@@ -99,7 +99,7 @@ class SteadyConnection(AbstractConnection):
         super().disconnect(*args, **options)  # type: ignore[no-untyped-call]
 
     def _may_go_on(self) -> bool:
-        """After a timeout: whether bytes have left meanwhile, or may still be in a proxy."""
+        """Say after a timeout whether bytes have left since, or may still be in a proxy."""
         if self._sock is None or self._unanswered < _LARGE:
             return False
         now, before = time.monotonic(), self._unsent

@@ -12,10 +12,10 @@ _FIELD = b"field:"
 
 @dataclass(frozen=True)
 class Quarantined:
-    """The head of an entry that was refused as broken."""
+    """The first part of an entry that was refused as broken."""
 
-    id: str  # in the quarantine
-    entry: str  # id that it had among the rollouts
+    id: str  # in the quarantine's stream
+    entry: str  # its id in the stream of rollouts
     reason: str
     detail: str
     fields: Mapping[str, bytes]  # its plain fields, each cut to its first bytes
@@ -23,13 +23,13 @@ class Quarantined:
 
 
 def read_quarantine(client: Client, keys: RunKeys) -> list[Quarantined]:
-    """All of it, newest first. Redis errors pass through."""
+    """All quarantined entries, newest first. Redis errors pass through."""
     found = cast(list[tuple[bytes, dict[bytes, bytes]]], cast(Any, client.xrevrange(keys.quarantine)))
     return [_parse(entry_id, record) for entry_id, record in found]
 
 
 def clear_quarantine(client: Client, keys: RunKeys) -> int:
-    """Remove all of it; returns how many there were. Redis errors pass through."""
+    """Remove all quarantined entries; returns how many there were. Redis errors pass through."""
     count = int(client.xlen(keys.quarantine))
     client.unlink(keys.quarantine)
     return count

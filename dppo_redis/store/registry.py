@@ -1,6 +1,6 @@
-"""Who takes part: slots, boots, and what each living actor reports about itself.
+"""The registry of a run's actors: slots, boots, and what each living actor reports about itself.
 
-An actor's hash vanishes by itself when its owner dies; the sorted set is only the index.
+An actor's hash expires when its owner dies. The sorted set of actors is only an index of these hashes.
 """
 
 import os
@@ -22,7 +22,7 @@ from dppo_redis.store.keys import RunKeys
 ACTOR_TTL_MS = 10_000
 BEAT_PERIOD_S = 1.0
 _DIGITS = 9
-FIRST_OUTSIDE_SLOT = 1000  # planned actors have the slots below, those that join take the next
+FIRST_OUTSIDE_SLOT = 1000  # planned actors have lower slots; actors that join later get slots from here on
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class SlotHolder:
 
     host: str
     pid: int
-    beat: bytes  # when it last beat, by its own clock
-    place: str = ""  # where the number counts; empty by an older release
+    beat: bytes  # time of its last beat, by its own clock
+    place: str = ""  # where its process id is unique; empty in older releases
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}"
 
     @property
     def is_dead(self) -> bool:
-        """Whether it surely is: a process of this machine that is gone, or had the number that we have."""
+        """Whether the process has surely ended: it was on this machine and is gone, or had our process id."""
         if (self.place or self.host) != (place_of_pids() if self.place else socket.gethostname()):
             return False
         return self.pid == os.getpid() or not is_alive(self.pid)
@@ -72,16 +72,16 @@ class Registry:
             raise TransientError(f"field {field} of {self._keys.boots} is damaged") from error
 
     def holder(self, slot: int) -> SlotHolder | None:
-        """Who last said to be the actor of this slot; None where that was long ago."""
+        """The process that last registered for this slot; None if its registration has expired."""
         pipeline = self._client.pipeline(transaction=False)
         for name in HOLDER:
             pipeline.hget(self._keys.actor(slot), name)
         return _holder_of(*pipeline.execute())
 
     def beat(self, slot: int, report: ActorReport) -> str | None:
-        """Say that this actor lives, and what it is doing.
+        """Renew this actor's registration, and report what it does.
 
-        Returns host and number of the process that said so last, where that is another one, of a later boot.
+        If another process with a later boot renewed it last, return that process's host and process id.
         """
         pipeline = self._client.pipeline(transaction=False)
         key = self._keys.actor(slot)
@@ -107,14 +107,14 @@ class Registry:
         return str(holder)
 
     def _forgive(self, error: redis.RedisError, key: str) -> None:
-        """A full server lets the registration be renewed; one's own key can be of no other type."""
+        """Ignore the error of a full server, which still renews; remove a key of a wrong type."""
         if str(error).startswith("WRONGTYPE"):
             self._client.pexpire(key, 0)
         elif not isinstance(error, redis.exceptions.OutOfMemoryError):
             raise error
 
     def leave(self, slot: int, boot: int) -> None:
-        """End one's own registration; not that of another process in the same slot."""
+        """End this process's registration, but not that of another process in the same slot."""
         if self._client.hget(self._keys.actor(slot), BOOT) != str(boot).encode():
             return
         pipeline = self._client.pipeline(transaction=False)
@@ -123,7 +123,7 @@ class Registry:
         pipeline.execute()
 
     def living(self) -> dict[int, dict[str, str]]:
-        """What each living actor last reported, by slot; forgets those whose hash has vanished."""
+        """The last report of each living actor, by slot; an actor whose hash has expired is left out."""
         slots = sorted(int(member) for member in self._members() if _is_slot(member))
         pipeline = self._client.pipeline(transaction=False)
         for slot in slots:
@@ -142,8 +142,9 @@ class Registry:
         return cast(list[bytes], self._client.zrange(self._keys.actors, 0, -1))
 
     def end_silent(self, living: Mapping[int, Mapping[str, str]]) -> dict[int, Mapping[str, str]]:
-        """The living ones without those whose registration stands still, which is ended: after a step of the
-        server's clock it would outlast its actor. For the keeper, which looks each second.
+        """End registrations that are not renewed; returns the other living actors.
+
+        After a step of the server's clock one can outlast its actor. The keeper calls this each second.
         """
         beats = {slot: tuple(report.get(name) for name in HOLDER) for slot, report in living.items()}
         silent = self._renewals.silent(beats, time.monotonic())
@@ -152,14 +153,14 @@ class Registry:
         return {slot: report for slot, report in living.items() if slot not in silent}
 
     def forget_dead(self, living: Mapping[int, Any]) -> set[int]:
-        """Drop index entries whose actor has vanished, without having left; returns their slots."""
+        """Drop index entries of actors that vanished without leaving; returns their slots."""
         dead = [m for m in self._members() if not _is_slot(m) or int(m) not in living]
         if dead:
             self._client.zrem(self._keys.actors, *dead)
         return {int(member) for member in dead if _is_slot(member)}
 
     def joined(self) -> int:
-        """How many actors have ever joined, restarts not counted."""
+        """How many actors have ever joined; a restart does not count."""
         return sum(name.isdigit() for name in cast(list[bytes], self._client.hkeys(self._keys.boots)))
 
 

@@ -1,6 +1,7 @@
-"""The stream of rollouts: pushing (actors) and reading (learner). Settling is fenced_writes.py.
+"""The stream of rollouts: actors push with `RolloutProducer`, the learner reads with `RolloutConsumer`.
 
-An entry is plain text fields, enough to judge it, and the packed payload beside them.
+`fenced_writes.py` settles entries. An entry has plain text fields, which are enough to judge it, and the
+packed payload.
 """
 
 import logging
@@ -37,7 +38,7 @@ from dppo_redis.store.scripts import source
 from dppo_redis.store.weight_store import parse_weights_id
 
 _HEADER_FIELDS = tuple((f.name, f.name.encode(), f.type is str) for f in fields(RolloutHeader))
-_ANSWERS = 3  # to the questions of a look
+_ANSWERS = 3  # of the commands of `look`
 _STARTING_PAUSE_S = 0.05
 _HEX = re.compile(rb"[0-9a-f]{16}")
 _LARGEST_NUMBER = 2**63 - 1
@@ -46,13 +47,13 @@ _log = logging.getLogger("dppo")
 
 @dataclass(frozen=True)
 class RunSnapshot:
-    """What an actor learns from each round trip."""
+    """The state of the run that an actor reads in each round trip."""
 
     backlog: int  # rollouts not settled
     weights: WeightsId | None  # current publication
     state: str  # run, pause or stop
     backlog_high: int  # start no rollout while the backlog is this high
-    rollout_steps: int | None = None  # how long the rollouts of this fleet should be; None: T
+    rollout_steps: int | None = None  # wanted length of this fleet's rollouts; None: T
 
 
 def parse_header(entry: StreamEntry) -> RolloutHeader:
@@ -83,10 +84,10 @@ def _parse_number(name: str, raw: bytes) -> int:
 
 
 class RolloutProducer:
-    """An actor's end of the stream.
+    """An actor's access to the stream.
 
-    It decides its own retries: a rollout whose fate is unknown is sent again under the same
-    identity (boot, seq), and the next one is not sent before.
+    It retries by itself: if the reply to a push was lost, it sends the rollout again under the same identity
+    (boot, seq), and sends the next rollout only after that.
     """
 
     def __init__(
@@ -116,16 +117,16 @@ class RolloutProducer:
         return self._snapshot(answers)
 
     def hang_up(self) -> None:
-        """From another thread, once a stop was asked for: a push on a slow link may take minutes."""
+        """End a push from another thread, after a stop request: on a slow link it may take minutes."""
         self._channel.hang_up()
 
     def push(self, header: RolloutHeader, payload: bytes) -> RunSnapshot | None:
-        """Send a rollout and look, in one round trip; waits until Redis has taken it.
+        """Send a rollout and read a snapshot in one round trip; waits until Redis has accepted the rollout.
 
-        Returns None where the rollout was taken but the look failed.
+        Returns None if Redis accepted the rollout but the snapshot could not be read.
 
         Raises:
-            StoppedError: a stop was requested while its fate was undecided.
+            StoppedError: a stop was requested before it was known whether Redis accepted the rollout.
             ConfigurationError: Redis refuses for good.
         """
         entry: dict[Any, Any] = {name: str(getattr(header, name)) for name, *_ in _HEADER_FIELDS} | {
@@ -140,12 +141,12 @@ class RolloutProducer:
             if self._stop.requested:
                 self._event_log.write("abandoned", boot=header.boot, seq=header.seq)
                 raise StoppedError("stopped with a rollout in hand")
-            # A learner that is just starting is worth a quick look: a rollout ages while it waits.
+            # If the learner is starting, retry soon: the rollout becomes stale while it waits.
             self._stop.sleep(min(pause_s, _STARTING_PAUSE_S) if self._learner_is_starting else pause_s)
         raise AssertionError("backoff is endless")
 
     def _try_push(self, entry: dict[Any, Any]) -> list[Any] | None:
-        """The answers to the look once Redis has taken the entry; None where it did not."""
+        """The answers for a snapshot if Redis accepted the entry; None if it did not."""
         # NOMKSTREAM: no learner would read rollouts in a stream without the group.
         push = pack(("XADD", self._keys.rollouts, "NOMKSTREAM", "*", *chain.from_iterable(entry.items())))
         try:
@@ -164,7 +165,7 @@ class RolloutProducer:
             self.refused_full += isinstance(added, redis.exceptions.OutOfMemoryError)
             return None
         self.recurrence.over()
-        self._learner_is_starting = added is None  # it has not made the stream yet
+        self._learner_is_starting = added is None  # it has not created the stream yet
         if self._learner_is_starting:
             return None
         self._event_log.write("confirmed", boot=entry["boot"], seq=int(entry["seq"]), id=added)
@@ -188,10 +189,10 @@ class RolloutProducer:
 
 
 class RolloutConsumer:
-    """The learner's end of the stream: a consumer group with one stable consumer."""
+    """The learner's access to the stream: a consumer group with one stable consumer."""
 
     def __init__(self, client: Client, keys: RunKeys, restore: Callable[[], None]) -> None:
-        """`restore` makes stream and group again; it is called where they are found missing."""
+        """`restore` creates stream and group again; it is called when they are missing."""
         self._client = client
         self._key = keys.rollouts
         self._restore = restore
@@ -200,13 +201,13 @@ class RolloutConsumer:
         self._own_first = True  # at start, and after errors: a reply may have been lost
 
     def claim_all(self) -> None:
-        """Make every pending entry of the group ours; only the holder of the lease may."""
+        """Claim every pending entry of the group; only the holder of the lease may do this."""
         try:
             self._claim_all()
         except redis.ResponseError as error:
             if not str(error).startswith("NOGROUP"):
                 raise
-            self._restore()  # nothing is pending in a group that was lost meanwhile
+            self._restore()  # the group was deleted: no entry is pending
 
     def _claim_all(self) -> None:
         start = b"0-0"
@@ -227,11 +228,11 @@ class RolloutConsumer:
         return any(consumer["name"] != CONSUMER.encode() for consumer in consumers)
 
     def read(self, count: int, block_ms: int, at_once: int = 1000) -> Iterator[StreamEntry]:
-        """Up to `count` entries, each as it comes, waiting at most `block_ms`; pending ones of ours first.
+        """Yield up to `count` entries as they come, pending ones first; waits at most `block_ms`.
 
-        The server sends `at_once` in one reply: while some are opened, the next are on their way. Where
-        the reader breaks off, or Redis fails (these errors pass through), the next read begins with the
-        pending entries again.
+        The server sends `at_once` entries in one reply, so that the next ones arrive while the caller decodes
+        some. If the caller stops early or Redis fails (its errors pass through), the next read begins with
+        the pending entries again.
         """
         is_complete = False
         try:
@@ -279,7 +280,7 @@ class RolloutConsumer:
             self._pending.deliver_skipped(is_idle=is_empty)
 
     def survived(self) -> None:
-        """The entries read last were decoded safely. Redis errors pass through."""
+        """Note that the entries of the last read were decoded. Redis errors pass through."""
         try:
             self._pending.survived()
         except redis.ResponseError as error:
@@ -289,5 +290,5 @@ class RolloutConsumer:
 
 
 def ensure_group(client: Client, keys: RunKeys) -> bool:
-    """Create stream and group where missing; says whether the stream itself is new."""
+    """Create stream and group if they are missing; returns whether the stream is new."""
     return bool(client.register_script(source("group"))(keys=[keys.rollouts], args=[GROUP]))

@@ -1,4 +1,4 @@
-"""A run's status, read from the same keys that redis-cli reads."""
+"""Reads a run's status, from the same keys that an operator reads with redis-cli."""
 
 import time
 from collections.abc import Mapping
@@ -40,22 +40,22 @@ class RunStatus:
 
     @cached_property
     def learner(self) -> LearnerStatus:
-        """What the loop reported."""
+        """The report of the learner's loop."""
         return from_fields(LearnerStatus, self.fields)
 
     @cached_property
     def keeper(self) -> KeeperStatus:
-        """What the keeper added."""
+        """The report of the learner's keeper."""
         return from_fields(KeeperStatus, self.fields)
 
     @cached_property
     def actors(self) -> dict[int, ActorReport]:
-        """What the living actors reported, by slot."""
+        """The reports of the living actors, by slot."""
         return {slot: from_fields(ActorReport, report) for slot, report in self.actor_fields.items()}
 
     @property
     def ledger_summary(self) -> LedgerSummary:
-        """All counted at one moment, so that they add up."""
+        """The ledger's counts, all read at one moment, so that they add up."""
         return LedgerSummary(**{name: getattr(self.keeper, name) for name in names(LedgerSummary)})
 
 
@@ -76,12 +76,12 @@ def read_status(client: Client, keys: RunKeys) -> RunStatus:
 
 
 def _age_s(client: Client, written: KeeperStatus) -> float | None:
-    """Seconds since a status was written, by one clock where possible: hosts need not agree on the time."""
+    """Seconds since a status was written, by the server's clock if possible: clocks of hosts may differ."""
     if not written.time:
         return None
     now, then = time.time(), written.time
     if written.server_time is not None:
-        with suppress(redis.exceptions.NoPermissionError):  # by an access file of an older release
+        with suppress(redis.exceptions.NoPermissionError):  # with an access file of an older release
             (seconds, microseconds), then = client.time(), written.server_time
             now = seconds + microseconds / 1e6
     return max(0.0, now - then)

@@ -1,4 +1,4 @@
-"""A run's small keys: spec, control, status, evaluation, metrics, quarantine, errors."""
+"""Reads and writes a run's small keys: spec, control, status, evaluation, metrics, quarantine, errors."""
 
 import contextlib
 import time
@@ -40,7 +40,7 @@ class Counters:
 
 
 def read_counters(client: Client, keys: RunKeys) -> Counters:
-    """Read them inside the server, so that they belong together."""
+    """Read the counters with a script in the server, so that they are of one moment."""
     script = client.register_script(source("counters"))
     added, backlog, ledger, size = cast(list[Any], script(keys=[keys.rollouts, keys.ledger]))
     counts = parse_counts(dict(zip(ledger[::2], ledger[1::2], strict=True)))
@@ -48,7 +48,7 @@ def read_counters(client: Client, keys: RunKeys) -> Counters:
 
 
 def parse_counts(stored: Any) -> dict[str, int]:
-    """A hash of counts as stored; empty when the key is gone, of another type or unreadable."""
+    """A stored hash of counts; empty if the key is missing, of another type or unreadable."""
     if not isinstance(stored, dict):
         return {}
     return {
@@ -62,7 +62,7 @@ ROLLOUT_STEPS = "rollout_steps"  # field of `:control`, written by the keeper
 
 
 def read_rollout_steps(steps: bytes | None) -> int | None:
-    """The wanted length of rollouts as `:control` has it; None where it does not say."""
+    """The wanted length of rollouts in `:control`; None if it has none."""
     return int(steps) or None if steps and steps.isdigit() and len(steps) < 10 else None
 
 
@@ -74,25 +74,25 @@ class RunStore:
         self.keys = keys
 
     def exists(self) -> bool:
-        """Whether any key of the run is there; actors' own hashes run out within seconds."""
+        """Whether any key of the run exists, actors' own hashes aside, which expire within seconds."""
         return bool(self._client.exists(*self.keys.types()))
 
     def other_runs(self) -> list[str]:
-        """Names of the other runs on the server; none for a user of one role, who may not see them."""
+        """Names of the other runs on the server; none for a user of one role, which may not list them."""
         if self._client.connection_pool.connection_kwargs.get("username") not in (None, "default"):
-            return []  # asking would count as a refused right
+            return []  # the server would log a refused command
         listed = [run for run in _listed_runs(self._client) if run != self.keys.run]
         return _with_a_spec(self._client, listed) if listed else []
 
     def delete(self) -> None:
-        """Remove every key of the run: their names are known, and a server may hold a million others."""
+        """Remove every key of the run by name, without a scan: a server may hold a million other keys."""
         pipeline = self._client.pipeline(transaction=False)
         pipeline.zrange(self.keys.actors, 0, -1)
         pipeline.hkeys(self.keys.boots)
         found = [names for names in pipeline.execute(raise_on_error=False) if isinstance(names, list)]
         slots = {int(name) for names in found for name in names if name.isdigit() and len(name) < 10}
         self._client.unlink(*self.keys.types(), *(self.keys.actor(slot) for slot in sorted(slots)))
-        with contextlib.suppress(redis.ResponseError):  # of an access file of an older release
+        with contextlib.suppress(redis.ResponseError):  # with an access file of an older release
             self._client.zrem(RUNS, self.keys.run)
 
     def description_text(self) -> str | None:
@@ -101,7 +101,7 @@ class RunStore:
         return None if text is None else text.decode(errors="replace")
 
     def description(self) -> RunDescription | None:
-        """What actors join with; None while no learner has written it.
+        """The description that actors join with; None while no learner has written it.
 
         Raises:
             ConfigurationError: another release's spec.
@@ -110,11 +110,11 @@ class RunStore:
         return None if text is None else RunDescription.from_text(text)
 
     def control(self) -> Control:
-        """What the operator wants; a missing key means run."""
+        """The state that the operator requested; a missing key means run."""
         return from_fields(Control, {"state": RUN, **self._hash(self.keys.control)})
 
     def rollout_steps(self) -> int | None:
-        """How long the rollouts of this fleet should be; None: as the spec has it."""
+        """Wanted length of this fleet's rollouts; None: as in the spec."""
         (steps,) = cast(list[bytes | None], self._client.hmget(self.keys.control, [ROLLOUT_STEPS]))
         return read_rollout_steps(steps)  # an actor may HMGET this key, and not HGET it
 
@@ -129,7 +129,7 @@ class RunStore:
         self._client.hset(self.keys.control, mapping=cast(Any, fields))
 
     def status(self) -> dict[str, str]:
-        """What the learner's keeper last wrote, and the fields that readers see."""
+        """The fields of the status hash, which the learner's keeper wrote last."""
         return self._hash(self.keys.status)
 
     def counters(self) -> Counters:
@@ -145,17 +145,17 @@ class RunStore:
         return from_whole_fields(Evaluation, self._hash(self.keys.evaluation))
 
     def evaluator(self) -> EvaluatorReport:
-        """What the evaluator reports beside it."""
+        """The evaluator's report, which is stored beside the evaluation."""
         return from_fields(EvaluatorReport, self._hash(self.keys.evaluation))
 
     def write_evaluator(self, report: EvaluatorReport) -> None:
-        """Report how evaluations go."""
+        """Replace the evaluator's report."""
         self._client.hset(self.keys.evaluation, mapping=cast(Any, to_fields(report)))
 
     def write_evaluation(
         self, fields: Mapping[str, str | int | float], report: EvaluatorReport | None = None
     ) -> None:
-        """Record a complete evaluation, now and in the metrics stream; the report beside it only now."""
+        """Record a complete evaluation in its key and in the metrics stream; the report only in the key."""
         reported = to_fields(*([report] if report is not None else []))
         self._client.hset(self.keys.evaluation, mapping=cast(Any, {**fields, **reported}))
         self.append_metrics({"kind": "evaluation", **fields})
@@ -165,7 +165,7 @@ class RunStore:
         self._append(self.keys.metrics, fields, METRICS_KEPT)
 
     def quarantine(self, entry_id: bytes, reason: str, detail: str, fields: Mapping[bytes, bytes]) -> None:
-        """Keep the head of a refused entry for inspection."""
+        """Keep the first part of a refused entry for inspection."""
         head = {
             b"field:" + name[:QUARANTINE_NAME_BYTES]: value[:QUARANTINE_BYTES]
             for name, value in list(fields.items())[:16]
@@ -178,12 +178,12 @@ class RunStore:
         self._append(self.keys.errors, {"service": service, "error": text[-4000:]}, ERRORS_KEPT)
 
     def _append(self, key: str, fields: Mapping[Any, Any], kept: int) -> None:
-        """Add to a capped stream; a full server loses the record, which the logs and files have too."""
+        """Add to a capped stream. A full server loses the record; logs and files have it, too."""
         with contextlib.suppress(redis.exceptions.OutOfMemoryError):
             self._client.xadd(key, dict(fields), maxlen=kept, approximate=True)
 
     def lease(self) -> HolderReading:
-        """Who leads, as far as one look can tell."""
+        """One reading of the lease: its holder, its time left and its beat."""
         value = cast(bytes | None, self._client.get(self.keys.lease))
         left_s = max(0, int(self._client.pttl(self.keys.lease))) / 1000
         if not value:
@@ -192,7 +192,7 @@ class RunStore:
         return HolderReading(holder, left_s, beat)
 
     def reopen(self) -> None:
-        """Before a run is resumed: it runs again, and its keys stay."""
+        """Prepare a resume: set the state to run, and keep all keys."""
         pipeline = self._client.pipeline(transaction=False)
         for key in self._lasting():
             pipeline.persist(key)
@@ -200,7 +200,7 @@ class RunStore:
         self.set_state(RUN)
 
     def retire(self) -> None:
-        """After the end: delete the stream, let the other keys expire in seven days."""
+        """Clean up after the end: delete the stream, and let the other keys expire in seven days."""
         pipeline = self._client.pipeline(transaction=False)
         pipeline.unlink(self.keys.rollouts)
         for key in self._lasting():
@@ -208,7 +208,7 @@ class RunStore:
         pipeline.execute()
 
     def _lasting(self) -> list[str]:
-        """All but the lease and the actors' hashes: a dead learner's lease must run out for the next one."""
+        """All keys but the actors' hashes and the lease, which must expire for the next learner."""
         return [key for key in self.keys.types() if not self.keys.expires_by_itself(key)]
 
     def _hash(self, key: str) -> dict[str, str]:
@@ -219,13 +219,13 @@ class RunStore:
 
 
 def list_run(client: Client, run: str) -> None:
-    """Have `find_runs` find it; no error is worth ending for (an access file of an older release, say)."""
+    """List a run for `find_runs`. Errors are ignored: an older access file may forbid this write."""
     with contextlib.suppress(redis.ResponseError):
         client.zadd(RUNS, {run: time.time()})
 
 
 def find_runs(client: Client) -> list[str]:
-    """Names of all runs on a server; where none is listed, as by older releases, its keys are searched."""
+    """Names of all runs on a server. If none is listed (older releases list none), its keys are searched."""
     listed = _listed_runs(client)
     if not listed:
         keys = client.scan_iter(match=SPEC_PATTERN, count=1000)
@@ -234,7 +234,7 @@ def find_runs(client: Client) -> list[str]:
 
 
 def _listed_runs(client: Client) -> list[str]:
-    """Names that learners have listed; none where this user may not see the list."""
+    """Names that learners have listed; none if this user may not read the list."""
     try:
         found = cast(list[bytes], client.zrange(RUNS, 0, -1))
     except redis.ResponseError:
@@ -246,7 +246,7 @@ def _with_a_spec(client: Client, listed: list[str]) -> list[str]:
     pipeline = client.pipeline(transaction=False)
     for run in listed:
         pipeline.exists(RunKeys(run).spec)
-    answers = pipeline.execute(raise_on_error=False)  # a user may be bound to one run
+    answers = pipeline.execute(raise_on_error=False)  # a user may have access to one run only
     return [run for run, is_there in zip(listed, answers, strict=True) if is_there == 1]
 
 
@@ -264,6 +264,6 @@ def only_run(client: Client) -> str:
 
 
 def missing_run(client: Client, run: str) -> ConfigurationError:
-    """That a server has no run of this name, and which ones it has."""
+    """An error which says that a server has no run of this name, and which runs it has."""
     others = listed_instead(run, find_runs(client))
     return ConfigurationError(f"this Redis has no run {run}{f'; it has: {others}' if others else ''}")

@@ -1,4 +1,7 @@
-"""Reading published weights. Bytes move only when the version differs; writing is fenced_writes.py."""
+"""Reads published weights: first their version, their bytes only if it is new.
+
+`fenced_writes.py` writes them.
+"""
 
 from typing import cast
 
@@ -10,7 +13,7 @@ from dppo_redis.store.keys import RunKeys
 
 
 def parse_weights_id(epoch: bytes | None, version: bytes | None) -> WeightsId | None:
-    """The identity in two hash fields; None when nothing is published."""
+    """The identity in two fields of the weights hash; None if no weights are published."""
     if epoch is None or version is None:
         return None
     try:
@@ -27,12 +30,12 @@ class WeightStore:
         self._key = keys.weights
 
     def peek(self) -> WeightsId | None:
-        """Which publication is current, without its bytes."""
+        """The identity of the current publication, read without its bytes."""
         epoch, version = cast(list[bytes | None], self._client.hmget(self._key, ["epoch", "version"]))
         return parse_weights_id(epoch, version)
 
     def fetch(self) -> Weights | None:
-        """The current publication, verified; None when nothing is published.
+        """The current publication, after its digest was checked; None if there is none.
 
         Raises:
             WireError: the stored blob is damaged; keep the old policy, the learner heals it.

@@ -1,4 +1,4 @@
-"""The atomic rules that run inside Redis, and the only reader of their files."""
+"""The Lua scripts that run inside Redis, each one atomically; only this module reads their files."""
 
 from importlib.resources import files
 
