@@ -1,9 +1,9 @@
-"""The ledger of a run: every rollout has one recorded outcome. Pure.
+"""The ledger of a run: counts of rollouts by outcome, and their comparison with the stream. Pure.
 
     entries_added = trained + stale + duplicate + refused + lost + backlog
 
-The difference is the imbalance. `entries_before` are the entries of streams that were deleted
-since, because a new stream counts from 0.
+Every rollout has one outcome. The difference of the two sides is the imbalance. `entries_before` counts the
+entries of streams that were deleted since, because a new stream counts from 0.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """What finally became of a rollout."""
+    """The final outcome of a rollout."""
 
     TRAINED = "trained"
     STALE = "stale"
@@ -26,7 +26,7 @@ ENTRIES_BEFORE = "entries_before"
 
 @dataclass(frozen=True)
 class Settlement:
-    """One entry's outcome; `steps` are its valid rows, 0 where they are unknown."""
+    """One entry's outcome; `steps` are its valid rows, 0 if they are unknown."""
 
     entry_id: bytes
     outcome: Outcome
@@ -36,9 +36,9 @@ class Settlement:
 
 @dataclass
 class Ledger:
-    """Counts by field name, as the Redis hash holds them: `stale`, `refused:shape`, `steps:trained`.
+    """Counts by field name, as in the Redis hash: `stale`, `refused:shape`, `steps:trained`.
 
-    They are copied before they are iterated, because another thread may be adding.
+    Methods copy the counts before they iterate over them, because another thread may add to them.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -73,12 +73,12 @@ class Ledger:
         return self.counts.get(ENTRIES_BEFORE, 0)
 
     def merge(self, other: Mapping[str, int]) -> None:
-        """Take the higher count of each field: counts never fall, and a lost reply hides none."""
+        """Take the higher count of each field: counts never fall, even if a reply was lost."""
         for name, count in other.items():
             self.counts[name] = max(count, self.counts.get(name, 0))
 
     def reasons(self) -> Iterable[tuple[str, int]]:
-        """(outcome:reason, rollouts) of everything dropped, largest first."""
+        """(outcome:reason, rollouts) of all dropped rollouts, largest first."""
         found = [
             (name, n)
             for name, n in self.counts.copy().items()
@@ -91,24 +91,24 @@ class Ledger:
 class LedgerBalance:
     """The ledger and the stream's counters at one moment."""
 
-    entries_added: int  # ever, those of deleted streams included
+    entries_added: int  # of all streams, deleted ones included
     backlog: int
     imbalance: int  # entries that this audit counted as lost
     outcomes: dict[str, int] = field(
         default_factory=dict
-    )  # settled rollouts, those just counted as lost included
+    )  # settled rollouts, also those that this audit counted as lost
     settled_steps: int = 0  # valid steps of all settled rollouts
     stream_bytes: int = 0  # in the server's memory
 
 
 @dataclass
 class LedgerAudit:
-    """Compares the stream's own counter with the ledger, and books what vanished."""
+    """Compares the stream's own counter with the ledger, and counts vanished rollouts as lost."""
 
     ledger: Ledger
     last_entries_added: int = 0  # of the present stream
     stream_is_new: bool = False  # this process has just created the stream
-    doubts: dict[bytes, Settlement] = field(default_factory=dict)  # perhaps recorded: the reply was lost
+    doubts: dict[bytes, Settlement] = field(default_factory=dict)  # may be recorded: the reply was lost
     has_adopted: bool = False
     carried: int = -1  # entries_before at the last audit, or in the checkpoint
 
@@ -117,10 +117,10 @@ class LedgerAudit:
             self.carried = self.ledger.entries_before
 
     def adopt(self, stored: Mapping[str, int], entries_added: int, backlog: int) -> bool:
-        """Take over counts that only Redis has: a predecessor's at the first look, later those in doubt.
+        """Take over counts that only Redis has: at first the predecessor's, later those in doubt.
 
-        Only the learner writes the ledger. A count above what the learner can explain comes from an
-        outsider and is ignored. Returns whether all counts were accepted.
+        Only the learner writes the ledger. A count that this learner cannot explain comes from another
+        program and is ignored. Returns whether all counts were accepted.
         """
         if self.has_adopted:
             possible = Ledger(self.ledger.counts.copy())
@@ -134,22 +134,22 @@ class LedgerAudit:
         return all(n <= credible.get(name, 0) for name, n in stored.items())
 
     def _adds_up(self, stored: Mapping[str, int], entries_added: int, backlog: int) -> bool:
-        """Whether no more was settled than ever came; a stream that began anew cannot tell."""
+        """Whether no more entries were settled than added; True if the stream was reset, which hides that."""
         merged = Ledger(self.ledger.counts.copy())
         merged.merge(stored)
         is_reset = self.stream_is_new or entries_added < self.last_entries_added
         return is_reset or merged.settled + backlog <= merged.entries_before + entries_added
 
     def audit(self, entries_added: int, backlog: int) -> LedgerBalance:
-        """Compare, then book the difference as `lost`.
+        """Compare ledger and stream, then count the difference as `lost`.
 
-        A new stream counts from 0 again, so what the old one had counted is carried over. A count that
-        fell, but not to 0, is of a server that came back with older data (a failover, the end of a
-        log): what it forgot is carried over. Rollouts that were settled and are there again come
-        as duplicates, so that as many of those that were forgotten are not seen to be lost.
+        A new stream counts from 0, so the old stream's count is added to `entries_before`. If a count fell,
+        but not to 0, the server restarted with older data (a failover, a log that lacks its end). Then the
+        entries that the server forgot are added. Rollouts that were settled and are in the stream again come
+        as duplicates; the same number of forgotten rollouts is then not counted as lost.
         """
         if self.ledger.entries_before > self.carried:
-            self.last_entries_added = 0  # a predecessor has carried that stream over since our checkpoint
+            self.last_entries_added = 0  # a predecessor has added that stream since our checkpoint
         reason = "unexplained"
         if self.stream_is_new or not entries_added:
             reason = "reset"
@@ -162,7 +162,8 @@ class LedgerAudit:
         imbalance = self.ledger.entries_before + entries_added - self.ledger.settled - backlog
         if imbalance > 0:
             self.ledger.add(Outcome.LOST, reason, entries=imbalance)
-        elif imbalance < 0:  # settled after the last look at a stream that is gone, or settled and back
+        # Settled after the last audit of a deleted stream, or settled and in the stream again.
+        elif imbalance < 0:
             self._carry(-imbalance)
         self.carried = self.ledger.entries_before
         return LedgerBalance(

@@ -1,4 +1,4 @@
-"""Which published weights led to the present ones, and which versions there were. Pure."""
+"""The ancestors of the present weights, and the versions that were published. Pure."""
 
 from dataclasses import dataclass, replace
 
@@ -19,7 +19,7 @@ class Lineage:
     def contains(self, epoch: int, update: int) -> bool:
         """Whether weights of (epoch, update) are ancestors of the present ones.
 
-        Their epoch must be listed, and their update not beyond the start of any later epoch.
+        Their epoch must be listed, and their update must not be after the start of a later epoch.
         """
         if all(listed != epoch for listed, _ in self.starts):
             return False
@@ -28,10 +28,10 @@ class Lineage:
 
 @dataclass(frozen=True)
 class PublishedVersions:
-    """Which versions may have been published: those of the present epoch, and those of earlier ones.
+    """The versions that may have been published, in the present epoch and in earlier ones.
 
-    Versions only ever grow, so that two limits say it. A publication counts before it is made: its reply
-    may be lost.
+    Versions only grow, so that limits describe them. A version counts before the learner publishes it,
+    because the reply may be lost.
     """
 
     epoch: int = 0  # the present one; 0 before the first publication
@@ -40,13 +40,13 @@ class PublishedVersions:
     newest: int = 0  # highest of the present epoch
 
     def cover(self, epoch: int, version: int) -> "PublishedVersions":
-        """What holds once `epoch` may have published `version`."""
+        """The published versions, extended by `version` of `epoch`."""
         if epoch == self.epoch:
             return replace(self, newest=max(self.newest, version))
         return PublishedVersions(epoch, max(self.before, self.newest, version - 1), version, version)
 
     def beyond(self, stored: int) -> "PublishedVersions":
-        """The same once the server was found to hold version `stored`, from any publisher."""
+        """The published versions, given that the server holds version `stored` of any publisher."""
         return replace(self, before=max(self.before, stored))
 
     def contains(self, epoch: int, version: int) -> bool:

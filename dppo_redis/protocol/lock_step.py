@@ -1,9 +1,9 @@
-"""Lock-step mode: staleness 0 and bit for bit reproducible. What actors and learner agree on. Pure.
+"""The plan of lock-step mode, whose runs have staleness 0 and are reproducible bit for bit. Pure.
 
-Each slot of the planned fleet gives the same number of rollouts to each update, sampled with the
-weights of that update. Updates come in segments: at the start of one a checkpoint is written and
-all environments are built anew, with seeds that depend on slot and update alone. So a run that goes
-on from there sees what it would have seen without a break.
+Each slot of the planned fleet gives the same number of rollouts to each update, sampled with the weights of
+that update. Updates come in segments. At the start of a segment the learner writes a checkpoint and actors
+rebuild all environments, with seeds that depend on slot and update alone. So a run that is resumed there
+continues as it would have without the break.
 """
 
 import math
@@ -17,7 +17,7 @@ class LockStep:
     """The plan of a lock-step run."""
 
     actors: int  # slots 0 to actors - 1 take part, and no others
-    rollouts: int  # of each slot in each update
+    rollouts: int  # that each slot gives to each update
     segment_updates: int
 
     @property
@@ -25,20 +25,23 @@ class LockStep:
         return self.actors * self.rollouts
 
     def starts_segment(self, update: int) -> bool:
-        """Whether the weights of `update` are those a segment starts with."""
+        """Whether a segment starts with the weights of `update`."""
         return update % self.segment_updates == 0
 
     def starts_anew(self, update: int, previous: int | None) -> bool:
-        """Whether environments are built anew before they are sampled with the weights of `update`.
+        """Whether environments are rebuilt before they are sampled with the weights of `update`.
 
-        `previous` is the update they were last sampled for, None where there are none. Out of turn
-        (the learner went back, or went on without them) they would not be where they should be.
+        `previous` is the update that they were last sampled for, None if there are none. If it is not the
+        update before (the learner went back, or went on without them), their state is wrong for `update`.
         """
         return previous is None or update != previous + 1 or self.starts_segment(update)
 
 
 def lock_step_of(config: RunConfig, rollout_steps: int) -> LockStep | None:
-    """The plan for rollouts of `rollout_steps`, as near to the batch as whole rounds come; None without."""
+    """The plan for rollouts of `rollout_steps`, in whole rounds as near to the batch as possible.
+
+    None if the run is not in lock-step mode.
+    """
     if not config.lock_step:
         return None
     round_rows = config.actors * config.envs_per_actor * rollout_steps
@@ -47,7 +50,7 @@ def lock_step_of(config: RunConfig, rollout_steps: int) -> LockStep | None:
 
 
 def seed_boot(update: int) -> int:
-    """What stands for the boot number in the seeds of environments built for `update`.
+    """The number that replaces the boot in the seeds of environments that are built for `update`.
 
     A first start is boot 1 in every mode, so that a lock-step run begins as the serial baseline does.
     """

@@ -1,7 +1,7 @@
-"""Numbers that follow from the configuration: rollout length, expected staleness, backlog limits.
+"""Computes rollout length, expected staleness and backlog limits from the configuration. Pure.
 
-Pure. The backlog counts every rollout that is not settled, those of the update in progress
-included, so a limit of two batches means: one in training, one waiting.
+The backlog counts every rollout that is not settled, also those of the update in progress. So a limit
+of two batches allows one batch in training and one that waits.
 """
 
 import math
@@ -13,7 +13,7 @@ from dppo_redis.protocol.lock_step import lock_step_of
 from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
 from dppo_redis.spaces.network_memory import learner_bytes
 
-_FAR = 1.5  # times as old as planned
+_FAR = 1.5  # advice is due above this multiple of the planned staleness
 _LEAST_VALVE_BYTES = 64 * 2**20
 SERIAL_UPDATE_EPOCHS = 10
 DISTRIBUTED_UPDATE_EPOCHS = 6
@@ -24,22 +24,22 @@ class Derived:
     """The numbers that follow from the configuration and the environment, known before a run starts."""
 
     rollout_steps: int  # T
-    sampled_steps: int  # T, or fewer where so many actors could not deliver as many in time
-    rollout_rows: int  # of one rollout of a planned actor that samples so many
+    sampled_steps: int  # T; fewer if the actors cannot deliver rollouts of T steps in time
+    rollout_rows: int  # rows of a planned actor's rollout of `sampled_steps` steps
     rollouts_per_update: int
     samples_per_update: int
     update_epochs: int
     gradient_steps_per_update: int
     backlog_high: int  # rollouts; an actor starts none while the backlog is this high
-    backlog_fresh: int  # the same, while the learner has not to wait for rollouts
-    expected_staleness: float  # updates, with the planned actors and a learner that has not to wait
+    backlog_fresh: int  # the same limit while the learner need not wait for rollouts
+    expected_staleness: float  # updates, with the planned actors and a learner that need not wait
     rollout_bytes: int
-    learner_bytes: int  # of memory that the learner takes, about
-    valve_bytes: int  # of rollouts in Redis; beyond it the oldest are dropped
+    learner_bytes: int  # estimated memory of the learner
+    valve_bytes: int  # of rollouts in Redis; above it the oldest are dropped
 
 
 def as_used(config: RunConfig, derived: Derived) -> RunConfig:
-    """`config` with the derived numbers that every resume of the run keeps."""
+    """`config` with those derived numbers that every resume of the run keeps."""
     ppo = config.ppo.model_copy(update={"update_epochs": derived.update_epochs})
     return config.model_copy(update={"rollout_steps": derived.rollout_steps, "ppo": ppo})
 
@@ -47,7 +47,7 @@ def as_used(config: RunConfig, derived: Derived) -> RunConfig:
 def derive(
     config: RunConfig, spaces: EnvironmentSpaces, *, serial: bool = False, goes_on: bool = False
 ) -> Derived:
-    """Derive a run's numbers. One that `goes_on` has its T; a fleet too large for it samples less at once.
+    """Derive a run's numbers. A run that `goes_on` keeps its T; a fleet too large for it samples fewer steps.
 
     Raises:
         ConfigurationError: settings that cannot work together, with the number to change.
@@ -124,25 +124,24 @@ def _learner_bytes(config: RunConfig, spaces: EnvironmentSpaces, rows: int, batc
 
 
 def backlog_high(rollouts_per_update: int, actors: int, max_staleness: int, publish_every: int) -> int:
-    """The backlog at which actors wait.
+    """The backlog at which actors wait; below 1 the staleness limit cannot be kept.
 
-    A rollout that starts below `high` finds at most high - 1 unsettled rollouts and actors - 1
-    unfinished ones before it, so it is used at most (high + actors - 1) // rollouts_per_update
-    updates later, and its weights were at most publish_every - 1 updates old when it started.
-    That holds for actors of about equal speed; what a much slower one delivers may be dropped.
-    Two batches keep the learner busy, one in training and one in reserve; the staleness limit may ask
-    for less. Below 1 means that the limit cannot be kept.
+    When a rollout starts, at most high - 1 unsettled rollouts and actors - 1 unfinished ones are before
+    it. So it is used at most (high + actors - 1) // rollouts_per_update updates later. When it started, its
+    weights were at most publish_every - 1 updates old. This holds for actors of about equal speed; rollouts
+    of a much slower actor may be dropped. Two batches keep the learner busy, one in training and one in
+    reserve; the staleness limit may require less.
     """
     within_limit = rollouts_per_update * (max_staleness + 2 - publish_every) - actors
     return min(2 * rollouts_per_update, within_limit)
 
 
 def backlog_fresh(high: int, rollouts_per_update: int, actors: int) -> int:
-    """The backlog at which actors wait while the learner has always enough to do.
+    """The backlog at which actors wait while the learner always has enough rollouts.
 
-    All of them wait for the same publication then and start together; with this limit they fill two
-    batches and no more, so that data are one update old. One rollout beyond a batch lets sampling and
-    training overlap. Fleets that are just fast enough, or of very different speeds, need `high`.
+    Then all actors wait for the same publication and start together. With this limit they fill at most two
+    batches, so that data are one update old. One rollout beyond a batch lets sampling and training overlap.
+    Fleets that are just fast enough, or whose actors differ much in speed, need `high`.
     """
     return min(high, max(rollouts_per_update + 1, 2 * rollouts_per_update - actors + 1))
 
@@ -153,7 +152,7 @@ class Pace:
 
     rollout_steps: int  # of each rollout; at most T
     rollouts_per_update: int
-    backlog_high: int  # rollouts; where actors wait while the learner waits, too
+    backlog_high: int  # rollouts; the limit while the learner waits for rollouts
 
 
 @dataclass(frozen=True)
@@ -172,15 +171,15 @@ class FleetPacing:
 
     @staticmethod
     def of(config: RunConfig, derived: Derived) -> "FleetPacing":
-        """That of a run as it was planned."""
+        """The pacing of a run with its planned actors."""
         return replace(_planned(config, derived.rollout_steps), rollout_bytes=derived.rollout_bytes)
 
     def pace(self, actors: int) -> Pace:
-        """That of `actors` actors: a larger fleet than planned samples the rollouts it would have planned.
+        """The pace of `actors` actors. A fleet larger than planned samples shorter rollouts.
 
-        So a batch still has one rollout of each actor, and data stay as fresh. A fixed length would have all
-        the actors sample at once what only some of them can deliver in time. That may also be so for those
-        that are planned, where a run goes on with more of them.
+        Their length is that of a run planned for this fleet. So a batch still has one rollout of each actor,
+        and staleness does not grow. With a fixed length all actors would sample at once, and only some could
+        deliver in time. A run that is resumed with more planned actors has the same problem.
         """
         steps, per_update = self.rollout_steps, self.rollouts_per_update
         is_large = backlog_high(per_update, actors, self.max_staleness, self.publish_every) < 1
@@ -196,7 +195,7 @@ class FleetPacing:
         return max(1, self.batch_steps // (actors * self.envs_per_actor))
 
     def advice(self, actors: int) -> str:
-        """What to set where this fleet is too large for rollouts that keep their length; else empty."""
+        """Advice if this fleet is too large for rollouts of a fixed length; else empty."""
         pace, planned = self.pace(actors), self.pace(self.planned_actors)
         if actors <= self.planned_actors or self.max_staleness == 0:
             return ""
@@ -216,7 +215,7 @@ class FleetPacing:
         )
 
     def staleness_advice(self, actors: int, staleness: float | None) -> str:
-        """Advice where the mean staleness is far above that of the planned fleet; else empty."""
+        """Advice if the mean staleness is far above that of the planned fleet; else empty."""
         planned = self.pace(self.planned_actors)
         high, per_update = planned.backlog_high, planned.rollouts_per_update
         usual = expected_staleness(high, self.planned_actors, per_update, self.publish_every)
@@ -251,13 +250,13 @@ def _planned(config: RunConfig, rollout_steps: int) -> FleetPacing:
 def valve_bytes(high: int, actors: int, rollout_bytes: int) -> int:
     """How many bytes of rollouts the stream may hold.
 
-    Twice what actors can fill that respect the backlog limit: only a defect or an intruder exceeds it.
+    It is twice the most that actors push within the backlog limit: only a defect or an intruder exceeds it.
     """
     return max(_LEAST_VALVE_BYTES, 2 * (high + actors) * rollout_bytes)
 
 
 def valve_excess(backlog: int, stream_bytes: int, high: int, actors: int, limit: int) -> int:
-    """How many of the oldest rollouts to drop; down to half the limit, so that it is not done each second.
+    """How many of the oldest rollouts to drop: down to half the limit, so that drops are rare.
 
     Rollouts that actors may push within the backlog limit are never dropped.
     """
@@ -269,18 +268,18 @@ def valve_excess(backlog: int, stream_bytes: int, high: int, actors: int, limit:
 def expected_staleness(limit: int, actors: int, rollouts_per_update: int, publish_every: int) -> float:
     """Mean staleness, in updates, of a rollout when it is used, while the learner is the bottleneck.
 
-    All actors wait for the same publication then and start together, so that the backlog grows to
-    limit + actors - 1. One batch of it is in training; the others wait for their turn. With more actors
-    than rollouts in an update not all of them start at once, and the staleness stays below this.
+    Then all actors wait for the same publication and start together, so that the backlog grows to
+    limit + actors - 1. One batch of it is in training; the others wait. If there are more actors than
+    rollouts in an update, not all of them start at once, and the staleness stays below this value.
     """
     return max(0.0, (limit + actors - 1) / rollouts_per_update - 1) + (publish_every - 1) / 2
 
 
 def batch_is_full(valid_rows: int, last_rollout_rows: int, batch_steps: int) -> bool:
-    """Whether a batch of whole rollouts is as near to `batch_steps` as whole rollouts come.
+    """Whether a batch of whole rollouts is as near to `batch_steps` as whole rollouts allow.
 
-    Automatic resets cost a native vector environment a few rows per rollout; waiting for one more
-    rollout because of them would make every batch half as large again.
+    Automatic resets cost a native vector environment a few rows per rollout. Waiting for one more rollout
+    because of them would make every batch half as large again.
     """
     return valid_rows > 0 and valid_rows + last_rollout_rows / 2 >= batch_steps
 

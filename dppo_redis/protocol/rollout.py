@@ -1,9 +1,8 @@
-"""What a rollout is: facts that an actor saw, and the checks they must pass.
+"""The rollout: its arrays, its header, and the checks that it must pass. No socket, clock or file.
 
-T steps of N environments sampled with one weights version, in which E rows ended an episode. The
-annotations of `Rollout` are the only table of its arrays, in wire order: buffers, wire, checks and
-batch follow from them. No socket, clock or file. What the flags mean for a return is decided in
-`learner/ppo/advantages.py` alone.
+A rollout has T steps of N environments, sampled with one version of weights; E rows ended an episode. The
+annotations of `Rollout` are the only table of its arrays, in wire order: buffers, wire, checks and batch
+follow from them. `learner/ppo/advantages.py` alone decides what the flags mean for a return.
 """
 
 from dataclasses import dataclass, field, fields
@@ -19,11 +18,11 @@ from dppo_redis.spaces.features import mask
 from dppo_redis.spaces.observations import Array, BoolArray, FloatArray, all_finite
 
 MAX_ENVIRONMENTS = 65_536
-_ROUNDING = 1e-6  # of a log-probability in float32, for each category
+_ROUNDING = 1e-6  # error of a log-probability in float32, for each category
 
 
 class Layout(NamedTuple):
-    """One array of a rollout: the axes it has, and what stands at each place of them."""
+    """One array of a rollout: its leading axes, and the shape and dtype of each item."""
 
     axes: Literal["TN", "N", "E"]  # steps, environments, ended rows in row order
     row: Literal["observation", "frames", "action", "memory", "float32", "float64", "int32", "bool"]
@@ -31,7 +30,7 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True)
 class Rollout:
-    """One actor's rollout. Arrays may be views of buffers that the collector uses again."""
+    """One actor's rollout. Its arrays may be views of buffers that the collector reuses."""
 
     # [T, N, *row], single frames that the policy saw before acting at t.
     observations: Annotated[Array, Layout("TN", "observation")]
@@ -61,8 +60,8 @@ class Rollout:
     episode_returns: Annotated[FloatArray, Layout("E", "float32")]
     # [E], lengths of these episodes in steps.
     episode_lengths: Annotated[npt.NDArray[np.int32], Layout("E", "int32")]
-    # What the environment reported of these episodes, as MetricArrays; Any, as arrays are given by name.
-    # No part of the table: it travels only where there is something.
+    # The environment's metrics of these episodes, as MetricArrays; Any, as arrays are given by name.
+    # Not a part of the table: metrics are sent only if there are some.
     metrics: Any = field(default_factory=dict, kw_only=True)
 
     @property
@@ -87,14 +86,14 @@ _FLOAT32, _FLOAT64, _INT32, _BOOL = map(np.dtype, ("float32", "float64", "int32"
 
 
 def may_be_short(spec: Spec) -> bool:
-    """Whether rollouts may have fewer steps than T; a memory is trained on whole ones."""
+    """Whether rollouts may have fewer steps than T; a network with a memory needs whole rollouts."""
     return spec.network.memory == "none"
 
 
 def array_forms(spec: Spec, n: int, ended: int, steps: int | None = None) -> dict[str, Form]:
     """Shape and dtype of each array of a rollout of N environments with E ended rows, by name.
 
-    It has T steps where `steps` does not say how many.
+    Without `steps` it has T steps.
     """
     row, dtype = spec.observation.row_shape, spec.observation.row_dtype
     rows: dict[str, Form] = {
@@ -116,7 +115,7 @@ def array_forms(spec: Spec, n: int, ended: int, steps: int | None = None) -> dic
 
 
 def allocate(spec: Spec, n: int) -> Rollout:
-    """A rollout of N environments to write into, without an ended row."""
+    """An empty rollout of N environments, whose arrays the collector fills; no row has ended an episode."""
     forms = array_forms(spec, n, ended=0)
     return Rollout(**{name: np.empty(shape, dtype) for name, (shape, dtype) in forms.items()})
 
@@ -128,7 +127,7 @@ class RolloutHeader:
     actor: int  # slot
     boot: str  # random 64-bit id of the actor process, 16 hex digits
     seq: int  # 1, 2, 3 ... within a boot
-    epoch: int  # of the weights the rollout was sampled with
+    epoch: int  # of the weights that sampled the rollout
     version: int
     update: int
     steps: int  # valid rows
@@ -137,7 +136,7 @@ class RolloutHeader:
 
 
 def validate(rollout: Rollout, spec: Spec) -> None:
-    """Check a decoded rollout against the run's spec, before anything may use it.
+    """Check a decoded rollout against the run's spec, before any other use.
 
     Raises:
         WireError: reason `dtype`, `shape`, `nonfinite`, `observation`, `action`, `log_prob` or
@@ -159,7 +158,7 @@ def check_layout(rollout: Rollout, spec: Spec) -> None:
     is_long_enough = t == spec.rollout_steps or (may_be_short(spec) and 1 <= t < spec.rollout_steps)
     if not is_long_enough or not 1 <= n <= MAX_ENVIRONMENTS:
         raise WireError("shape", f"T={t}, N={n}; the spec has T={spec.rollout_steps}")
-    for name in ("terminated", "truncated"):  # the number of ended rows is counted from these
+    for name in ("terminated", "truncated"):  # they give the number of ended rows
         _check_array(name, getattr(rollout, name), (t, n), _BOOL)
     ended = int(np.count_nonzero(rollout.ends))
     for name, (shape, dtype) in array_forms(spec, n, ended, t).items():
@@ -176,7 +175,7 @@ def check_values(rollout: Rollout, spec: Spec) -> None:
     Raises:
         WireError: a number is not finite, or outside its space; the message names the array.
     """
-    for name in OBSERVATION_NAMES:  # before what the policy made of them
+    for name in OBSERVATION_NAMES:  # first: the policy computes the others from these
         _check_observations(name, getattr(rollout, name), spec)
     for name in _FLOATS:
         if not all_finite(getattr(rollout, name)):
@@ -209,7 +208,7 @@ def _check_actions(rollout: Rollout, spec: Spec) -> None:
 
 
 def _check_log_probs(rollout: Rollout, spec: Spec) -> None:
-    """No probability is above 1; the density of real numbers may be."""
+    """Refuse probabilities above 1; densities of real numbers may exceed 1."""
     if spec.action.dimensions:
         return
     highest = rollout.log_probs.max(initial=-np.inf)

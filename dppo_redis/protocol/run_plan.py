@@ -1,6 +1,6 @@
-"""Everything that follows from a run's configuration and its environment, before anything is started. Pure.
+"""The plan of a run: all values that follow from its configuration and its environment. Pure.
 
-A command looks at the environment once, plans once, and passes the plan on.
+A command inspects the environment once, plans once before it starts a process, and passes the plan on.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A run before it starts."""
+    """Configuration, spaces and derived numbers of a run, and the description for its actors."""
 
     config: RunConfig
     spaces: EnvironmentSpaces
@@ -28,7 +28,7 @@ class RunPlan:
 
 
 def plan(config: RunConfig, spaces: EnvironmentSpaces, *, serial: bool, goes_on: bool = False) -> RunPlan:
-    """Plan a run; `serial` in one process, else with a fleet. One that `goes_on` may have got a larger fleet.
+    """Plan a run: in one process if `serial`, else with a fleet, which may be larger if the run `goes_on`.
 
     Raises:
         ConfigurationError: settings that cannot work together, with the number to change.
@@ -38,18 +38,18 @@ def plan(config: RunConfig, spaces: EnvironmentSpaces, *, serial: bool, goes_on:
 
 
 def describe_started(config: RunConfig, spaces: EnvironmentSpaces) -> RunDescription:
-    """The description of a run that was started, which has its rollout length in its configuration.
+    """The description of a started run, whose configuration holds the rollout length.
 
-    Whatever its fleet was: nothing else is derived, so nothing is refused.
+    It does not depend on the fleet. Only the rollout length is a derived number, so no setting is refused.
     """
     steps = config.rollout_steps or derive(config, spaces).rollout_steps
     return describe_run(config, spaces, steps)
 
 
 def refuse_another_plan(stored: RunConfig, seen: EnvironmentSpaces, now: RunPlan) -> None:
-    """Refuse to resume a run with settings that its checkpoint was not made with.
+    """Refuse to resume a run with other settings than those of its checkpoint.
 
-    `stored` is the run's own configuration, `seen` are the spaces that it asks for.
+    `stored` is the run's own configuration, `seen` are the spaces of its environment.
 
     Raises:
         ConfigurationError: with what differs.

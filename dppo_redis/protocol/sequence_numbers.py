@@ -1,19 +1,22 @@
-"""Which rollouts of each actor were taken, by their sequence numbers. Pure; the checkpoint keeps it."""
+"""The highest sequence number taken of each actor boot, by which duplicates are known. Pure.
+
+The checkpoint keeps these numbers.
+"""
 
 from collections import OrderedDict
 
 from dppo_redis.protocol.rollout import RolloutHeader
 
 _BOOTS_KEPT = 10_000
-_LEFT_OUT_KEPT = 64  # of one boot
+_LEFT_OUT_KEPT = 64  # sequence numbers of one boot
 
 
 class LastSequenceNumbers:
-    """The highest sequence number taken of each actor boot; bounded, oldest boot forgotten first.
+    """The highest sequence number taken of each actor boot; bounded, the oldest boot is forgotten first.
 
-    One number per boot is enough because an actor never sends seq k+1 while k is undecided. Only a
-    suspect entry is opened after later ones; the few lower numbers that were left out are
-    remembered for that, within one process.
+    One number per boot is enough, because an actor never sends seq k+1 while k is undecided. Only suspect
+    entries are opened after later ones. For them this process remembers the few lower numbers that were left
+    out.
     """
 
     def __init__(self, last_sequence_numbers: dict[str, int] | None = None) -> None:

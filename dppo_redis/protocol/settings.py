@@ -1,4 +1,7 @@
-"""Settings as frozen values, checked when they are read; a mistake is one line that names the setting."""
+"""The base class of all settings: frozen values, checked when they are read. Also its error messages.
+
+A mistake is one line that names the setting.
+"""
 
 import difflib
 from typing import Annotated, Any, ClassVar, Self
@@ -10,8 +13,8 @@ from pydantic_core import ErrorDetails
 from dppo_redis.command_line.foreign_names import FOREIGN_NAMES, as_key, find_foreign
 from dppo_redis.errors import ConfigurationError
 
-_LIKE_OURS = 0.6  # of a name that was probably a slip of the fingers
-_LIKE_ANOTHERS = 0.75  # the same, of a name that belongs elsewhere
+_LIKE_OURS = 0.6  # least similarity of a mistyped name to a setting of the same section
+_LIKE_ANOTHERS = 0.75  # least similarity to a setting of another section
 
 
 def _read_switch(words: list[str]) -> bool:
@@ -43,7 +46,7 @@ class Section(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Keep all sections at hand, to say where a name belongs."""
+        """Register the section, so that messages can say which section a name belongs to."""
         super().__pydantic_init_subclass__(**kwargs)
         Section.sections.append(cls)
 
@@ -59,7 +62,7 @@ class Section(BaseModel):
 
 
 def _with_our_names(section: type[Section], values: dict[str, Any]) -> dict[str, Any]:
-    """A foreign name that means one of our settings is read where that setting stands."""
+    """Replace names of other libraries by ours, at the place of the setting that they mean."""
     ours: dict[str, Any] = {}
     for name, value in values.items():
         foreign = None if name in section.model_fields else find_foreign(str(name))
@@ -84,7 +87,7 @@ def _explain(section: type[Section], error: ValidationError) -> str:
 
 
 def _in_plain_words(section: type[Section], first: ErrorDetails) -> str:
-    """What pydantic found; in our words where its own speak of Python classes or regular expressions."""
+    """pydantic's message, or our own where pydantic's names Python classes or regular expressions."""
     if first["type"] == "model_type":
         return "write a table of settings in TOML, a dict in Python"
     if first["type"] == "string_pattern_mismatch" and first["loc"]:
@@ -94,7 +97,7 @@ def _in_plain_words(section: type[Section], first: ErrorDetails) -> str:
 
 
 def _suggest(section: type[Section], name: str, value: Any) -> str:
-    """What was probably meant by a name that `section` does not have; "" where nothing is like it."""
+    """A suggestion for a name that `section` does not have; "" if no setting is similar."""
     plain = name.lower().replace("-", "_")
     if meant := _named(section, plain):
         return _ask(section, *meant)
@@ -117,14 +120,14 @@ def _ask(section: type[Section], *meant: str) -> str:
 
 
 def _named(section: type[Section], name: str) -> list[str]:
-    """The settings of this name: that of `section`, else those of all others."""
+    """The settings of this name: that of `section`, else those of all other sections."""
     if name in section.model_fields:
         return [f"{section.path}{name}"]
     return [f"{other.path}{name}" for other in Section.sections if name in other.model_fields]
 
 
 def _allowed(section: type[Section], loc: tuple[int | str, ...]) -> str:
-    """The whole range of a numeric knob, as pydantic's own message names one end of it only."""
+    """The whole range of a numeric setting; pydantic's own message names only one end of it."""
     field = section.model_fields.get(str(loc[0])) if loc else None
     if field is None:
         return ""

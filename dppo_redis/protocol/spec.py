@@ -1,7 +1,7 @@
-"""What actors and learner of one run must agree on, and its digest.
+"""The spec of a run, on which its actors and learner must agree, and its digest.
 
-The learner publishes it as JSON; an actor joins with nothing else. `Spec` is what the digest
-covers; `JoinSettings` is what an actor also needs but may differ between actors.
+The learner publishes the spec as JSON, and an actor needs nothing else to join. The digest covers `Spec`.
+`JoinSettings` are further settings of actors, which may differ between them.
 """
 
 import hashlib
@@ -39,11 +39,11 @@ class Spec:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     frame_stack: int = 1
     normalise_observations: bool = False
-    return_discount: float | None = None  # of the running return that actors carry; None: not carried
+    return_discount: float | None = None  # of the discounted return that actors carry; None: they carry none
     wire_schema: int = WIRE_SCHEMA
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, in a form that has one text."""
+        """Plain values, whose JSON text is unique."""
         values = {name: value for name, value in vars(self).items() if name not in _PARTS}
         source, network = asdict(self.environment), self.network.model_dump()
         return {
@@ -77,9 +77,9 @@ class Spec:
         )
 
     def digest(self) -> str:
-        """Sixteen hex digits that differ when anything in the spec differs but the wire schema.
+        """Sixteen hex digits, which change with any value of the spec except the wire schema.
 
-        Each message names its schema itself, and a checkpoint outlives a release that changes it.
+        Each message names its schema, and a checkpoint must stay readable after a release with a new one.
         """
         values = {name: value for name, value in self.to_json().items() if name != "wire_schema"}
         text = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -96,7 +96,7 @@ class Spec:
         ]
 
     def seen_with(self, spaces: EnvironmentSpaces) -> "Spec":
-        """The same with the environment as it looks here."""
+        """This spec with the spaces of the environment on this machine."""
         return replace(self, observation=spaces.observation, action=spaces.action)
 
     def acting_differences(self, other: "Spec") -> list[str]:
@@ -120,7 +120,7 @@ _LATER = (  # names in JoinSettings that earlier releases do not know
 
 @dataclass(frozen=True)
 class JoinSettings:
-    """What an actor or evaluator needs besides the spec."""
+    """Settings that an actor or evaluator needs besides the spec."""
 
     seed: int
     envs_per_actor: int
@@ -137,7 +137,7 @@ class JoinSettings:
     evaluation_end_wait_s: float = 10.0
 
     def to_json(self) -> dict[str, Any]:
-        """Names and values; what earlier releases do not know is left out where it is as usual."""
+        """Names and values; settings that earlier releases do not know are left out at their defaults."""
         return {
             name: value
             for name, value in asdict(self).items()
@@ -170,7 +170,7 @@ class RunDescription:
 
     @property
     def evaluated(self) -> EnvironmentSource:
-        """What evaluations are played in: the run's environment, maybe in other wrappers."""
+        """The environment of evaluations: the run's environment, possibly in other wrappers."""
         wrappers = self.join.evaluation_wrappers
         source = self.spec.environment
         return source if wrappers is None else replace(source, wrappers=wrappers)
@@ -226,7 +226,7 @@ def describe_run(config: RunConfig, spaces: EnvironmentSpaces, rollout_steps: in
 
 
 def join_settings(config: RunConfig, rollout_steps: int) -> JoinSettings:
-    """What actors and evaluators of `config` need besides the spec."""
+    """The settings that actors and evaluators of `config` need besides the spec."""
     return JoinSettings(
         seed=config.seed,
         envs_per_actor=config.envs_per_actor,

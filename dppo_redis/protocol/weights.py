@@ -1,4 +1,4 @@
-"""What a publication of weights is: the policy's arrays and where they come from."""
+"""One publication of weights: the policy's arrays, its identity and the update that made it."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ _NORMALISER = (NORMALISER_MEAN, NORMALISER_INVERSE_STD)
 
 @dataclass(frozen=True)
 class WeightsId:
-    """Which publication; actors take any pair that differs from theirs."""
+    """The identity of a publication; actors fetch any publication whose identity differs from theirs."""
 
     epoch: int  # of the learner's lease
     version: int  # number of the publication
@@ -19,7 +19,7 @@ class WeightsId:
 
 @dataclass(frozen=True)
 class Weights:
-    """One publication. Arrays hold only what acting needs; they are read-only after decoding."""
+    """One publication. It holds only the arrays that acting needs; they are read-only after decoding."""
 
     epoch: int
     version: int
@@ -34,5 +34,5 @@ class Weights:
         return WeightsId(self.epoch, self.version)
 
     def network_arrays(self) -> dict[str, FloatArray]:
-        """The network's parameters by name, each in any shape; without the normaliser."""
+        """The network's parameters by name, without the normaliser; arrays of any shape."""
         return {name: x for name, x in self.arrays.items() if name not in _NORMALISER}

@@ -1,9 +1,9 @@
-"""Bytes to values and back. The only user of msgpack; knows no sockets, clocks or Redis.
+"""Encodes rollouts and weights as bytes, and decodes them. The only user of msgpack.
 
-A message is one msgpack map: `schema` first, then named values. An array is
-[dtype code, shape, bytes] in native little-endian C order, with dtypes from a fixed list, so no
-byte from outside is ever interpreted as code; rows of several fields travel as bytes, and the
-run's spec says what they are. Nothing is pickled. Every damage is a `WireError`.
+It uses no socket, clock or Redis. A message is one msgpack map: `schema` first, then named values. An array
+is [dtype code, shape, bytes] in native little-endian C order. Its dtype is from a fixed list and nothing is
+pickled, so that no byte from outside runs as code. Rows of several fields travel as bytes; the run's spec
+says their fields. All damage raises a `WireError`.
 """
 
 import hashlib
@@ -41,9 +41,9 @@ assert sys.byteorder == "little", "the wire format is little-endian"
 
 
 def encode_rollout(rollout: Rollout) -> bytes:
-    """Pack a rollout's arrays; its metrics, a message of their own, only where it has some.
+    """Pack a rollout's arrays, and its metrics, if it has some, as a message of their own.
 
-    A release before these passes over them.
+    Releases that do not know metrics ignore this message.
 
     Raises:
         WireError: an array of a dtype that does not travel, or a payload above the limit.
@@ -55,7 +55,7 @@ def encode_rollout(rollout: Rollout) -> bytes:
 
 
 def frame(rollout: Rollout) -> list[bytes]:
-    """The bytes of an encoded rollout that precede the numbers of each array, one piece for each array.
+    """The bytes before the numbers of each array in an encoded rollout, one piece for each array.
 
     Raises:
         WireError: reason `shape` or `dtype`: an array that the format cannot hold.
@@ -93,13 +93,13 @@ def decode_rollout(payload: bytes, spec: Spec) -> Rollout:
 
 
 def _as_rows(array: Array, dtype: np.dtype[Any]) -> Array:
-    """Bytes [..., B] as the rows [...] of several fields that they are; anything else as it is."""
+    """View bytes [..., B] as rows [...] of several fields; other arrays stay as they are."""
     if dtype.names is None or array.dtype != np.uint8 or array.shape[-1:] != (dtype.itemsize,):
         return array
     return array.view(dtype)[..., 0]
 
 
-_WEIGHTS_SCALARS = {  # as they are stored, and the fields of `Weights` that they are
+_WEIGHTS_SCALARS = {  # stored name -> field of `Weights`
     **{name: name for name in ("epoch", "version", "update", "trained_steps")},
     "env_steps": "settled_steps",
     "spec": "spec",
@@ -136,12 +136,12 @@ def decode_weights(blob: bytes) -> Weights:
 
 
 def checksum(payload: bytes) -> int:
-    """CRC-32 of a payload, as the entry's header carries it."""
+    """CRC-32 of a payload, as in the entry's header."""
     return zlib.crc32(payload)
 
 
 def sha256(blob: bytes) -> str:
-    """Hex SHA-256 of a weights blob, as the weights hash carries it."""
+    """Hex SHA-256 of a weights blob, as in the weights hash."""
     return hashlib.sha256(blob).hexdigest()
 
 
@@ -174,7 +174,7 @@ def _unpack(payload: bytes, most_arrays: int = MAX_ARRAYS) -> tuple[dict[str, Ar
     """Arrays and scalars of a message."""
     if len(payload) > MAX_PAYLOAD_BYTES + 65_536:
         raise WireError("size", f"{len(payload)} bytes, the limit is {MAX_PAYLOAD_BYTES}")
-    # An array is a name and two lists; the message has some names more.
+    # An array has a name and two lists. The message has some more names.
     strict = _Strict(most_parts=3 * most_arrays + 16)
     try:
         message = msgpack.unpackb(
@@ -192,7 +192,7 @@ def _unpack(payload: bytes, most_arrays: int = MAX_ARRAYS) -> tuple[dict[str, Ar
         )
     except WireError:
         raise
-    # msgpack raises seven kinds of exception for damaged input; each means the same here.
+    # msgpack raises seven kinds of exception for damaged input. All of them mean the same here.
     except (
         ValueError,
         TypeError,
@@ -242,10 +242,10 @@ def _unpack_array(name: str, value: Any) -> Array:
 
 
 class _Strict:
-    """Holds a message to the form of ours: few containers, few values, text names, each of them once.
+    """Refuses messages of another form than ours: few containers, few values, unique names that are text.
 
-    Values cost up to sixty times their bytes in memory, and a hundred times their share of the time
-    that bytes of an array take, so they are counted.
+    It counts values. They take up to sixty times their bytes in memory, and a hundred times as long to decode
+    as the same bytes of an array.
     """
 
     def __init__(self, most_parts: int) -> None:
