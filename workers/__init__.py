@@ -1,4 +1,4 @@
 """The actor, which samples rollouts, and the evaluator, which plays greedy episodes.
 
-No gradients. Never imports `learner`; imports torch only where a network needs it.
+These modules compute no gradients, never import `learner`, and import torch only if a network needs it.
 """

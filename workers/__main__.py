@@ -1,4 +1,4 @@
-"""`python -m workers`: an actor. It joins with a Redis URL and a run name, and leaves at any moment."""
+"""The actor, `python -m workers`: it joins a run by Redis URL and run name, and may leave at any moment."""
 
 import logging
 import secrets
@@ -43,7 +43,7 @@ from workers.loop import Actor, ActorStats, RunAccess
 from workers.sampling_rule import ElasticSampling, LockStepSampling, SamplingRule
 from workers.watchdog import STOP_GRACE_S, CallClock, Watchdog
 
-_LATE_S = 0.1  # an actor beats between two rollouts; within a longer one the watchdog does it instead
+_LATE_S = 0.1  # an actor beats between two rollouts; during a longer one the watchdog beats instead
 _log = logging.getLogger("dppo")
 
 
@@ -117,13 +117,18 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         failure_count=FailureCount(description.join.env_retry_s),
         event_log=event_log,
     )
-    aside = WatchdogDuties(actor, connect(url, f"dppo-actor-{options.run}"), keys)
+    duties = WatchdogDuties(actor, connect(url, f"dppo-actor-{options.run}"), keys)
     try:
         with Watchdog(
-            calls, limit_s, stop, stopped_status=stopped_status(), meanwhile=aside.beat, farewell=aside.leave
+            calls,
+            limit_s,
+            stop,
+            stopped_status=stopped_status(),
+            meanwhile=duties.beat,
+            farewell=duties.leave,
         ):
             actor.run()
-        _say_why(actor, store, stop)
+        _log_end(actor, store, stop)
     finally:
         _leave(registry, slot, boot)
         with closing_within(status=_ended(stop)):
@@ -143,8 +148,8 @@ def _ended(stop: StopRequest) -> ExitStatus:
     return stopped_status(stop.signal is not None)
 
 
-def _say_why(actor: Actor, store: RunStore, stop: StopRequest) -> None:
-    """The last line of the log: why this actor leaves, and what it has done."""
+def _log_end(actor: Actor, store: RunStore, stop: StopRequest) -> None:
+    """Log why this actor leaves, and what it has done."""
     why = "it was asked to stop" if stop.signal is None else f"it was stopped by {stop.signal.name}"
     if stop.signal is None:
         with suppress(TransientError, ConfigurationError), translated():
@@ -164,20 +169,20 @@ def _in_brackets(reason: str) -> str:
 
 
 def _report(store: RunStore, service: str, text: str | None) -> None:
-    """Tell the operator, where Redis listens."""
+    """Report a text to the operator, if Redis answers."""
     if text is not None:
         with suppress(TransientError, ConfigurationError), translated():
             store.append_error(service, text)
 
 
 def _beat(registry: Registry, slot: int, report: ActorReport) -> None:
-    """Say that this slot is only waiting, where Redis listens."""
+    """Renew the registration of a slot that waits, if Redis answers."""
     with suppress(TransientError, ConfigurationError), translated():
         registry.beat(slot, report)
 
 
 class WatchdogDuties:
-    """What the watchdog's thread does for an actor whose environments take long, by its own connection."""
+    """Duties of the watchdog's thread while environments take long, with a connection of its own."""
 
     def __init__(self, actor: Actor, client: Client, keys: RunKeys) -> None:
         self._actor = actor
@@ -186,7 +191,7 @@ class WatchdogDuties:
         self._stopping_since: float | None = None
 
     def beat(self) -> None:
-        """Renew the registration if the actor is late, apply changes, end a push that outlasts a stop."""
+        """Renew the registration if the actor is late, apply changes, end a push that delays a stop."""
         if self._actor.stop.requested:
             self._stopping_since = self._stopping_since or time.monotonic()
             if time.monotonic() - self._stopping_since > STOP_GRACE_S:
@@ -199,17 +204,17 @@ class WatchdogDuties:
                 self._actor.set_rollout_steps(self._store.rollout_steps())
 
     def leave(self, reason: str | None) -> None:
-        """Report why, and end the registration."""
+        """Report the reason, and end the registration."""
         stats = self._actor.stats
         _report(self._store, f"actor {stats.slot}", reason)
         _leave(self._registry, stats.slot, stats.boot)
 
 
 def _check_place(options: ActorOptions, description: RunDescription) -> None:
-    """In lock-step mode the fleet is fixed.
+    """Check that a lock-step run, whose fleet is fixed, has a place for this actor.
 
     Raises:
-        ConfigurationError: this actor has no place in it.
+        ConfigurationError: it has none.
     """
     plan, environments = description.join.lock_step, description.join.envs_per_actor
     if plan is None:

@@ -1,4 +1,4 @@
-"""Builds what an actor samples with: environments and buffers. The serial baseline builds the same."""
+"""Builds the environments and buffers that an actor, or the serial baseline, samples with."""
 
 from dppo_redis.environments.copy_number import CopyNumber
 from dppo_redis.errors import EnvironmentBrokenError, EnvironmentNotBuiltError
@@ -18,9 +18,9 @@ def build_collector(
     builds: int,
     calls: CallClock | None = None,
     role: str = "actor",
-    chosen: Chosen | None = None,  # filled; pass it again for environments that stand for these
+    chosen: Chosen | None = None,  # filled here; pass it again when the environments are rebuilt
 ) -> Collector:
-    """Environments and buffers; rebuilt environments play other episodes than the broken ones.
+    """Build environments and buffers; rebuilt environments play other episodes than the broken ones.
 
     Raises:
         EnvironmentNotBuiltError: an environment could not be made or reset.
@@ -30,7 +30,7 @@ def build_collector(
     count = envs_per_actor or join.envs_per_actor
     seeds = actor_seeds(join.seed, slot, boot, count, builds)
     calls = calls or CallClock()
-    calls.start()  # building may hang, too
+    calls.start()  # building may hang
     try:
         vector = make_fastest_vector(
             spec.environment,
@@ -42,7 +42,7 @@ def build_collector(
         )
     except EnvironmentBrokenError as error:
         raise EnvironmentNotBuiltError(str(error)) from (error.__cause__ or error)
-    except KeyboardInterrupt as error:  # of the user's code: our own handlers only set a flag
+    except KeyboardInterrupt as error:  # the user's code raised it: our own handlers only set a flag
         raise EnvironmentNotBuiltError("building raised KeyboardInterrupt") from error
     finally:
         calls.stop()

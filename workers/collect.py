@@ -1,7 +1,7 @@
-"""Sampling: policy and environments to a rollout. The hot path of an actor and of the baseline.
+"""Samples rollouts with a policy and environments: the hot path of actors and of the serial baseline.
 
-One policy forward for all N environments per step, log-probabilities for the whole rollout at
-once, arrays allocated once. Knows no Redis and no learner.
+Each step runs the policy once for all N environments. Log-probabilities are computed once per rollout, and
+arrays are allocated once. This module knows neither Redis nor the learner.
 """
 
 import logging
@@ -32,7 +32,7 @@ class Collector:
     """Environments, their running episodes, and the buffers a rollout is written into.
 
     Raises:
-        EnvironmentBrokenError: they cannot be reset, or have other observations than the run.
+        EnvironmentBrokenError: the environments cannot be reset, or have other observations than the run.
     """
 
     def __init__(self, environments: Environments, spec: Spec, seeds: ActorSeeds) -> None:
@@ -54,10 +54,10 @@ class Collector:
         self._lengths = np.zeros(environments.count, dtype=np.int64)
         self._metrics = MetricNames()
         self.wanted_steps = spec.rollout_steps  # at least 1; may be set at any time, from any thread
-        self.steps_done = 0  # of the running or last rollout
+        self.steps_done = 0  # steps so far of the running rollout, or of the last one
 
     def collect(self, policy: ActingPolicy, stop: StopRequest | None = None) -> Rollout:
-        """Sample T steps of N environments with one policy; fewer where fewer are wanted.
+        """Sample T steps of N environments with one policy; fewer if `wanted_steps` is lower.
 
         The rollout's arrays are this collector's buffers: use or copy them before the next call.
 
@@ -75,7 +75,7 @@ class Collector:
         self.steps_done = 0
         for t in range(length):
             if self.steps_done >= self.wanted_steps:
-                break  # the wish came in the middle
+                break  # `wanted_steps` was set during this rollout
             if stop is not None and stop.requested:
                 raise StoppedError("stopped in the middle of a rollout")
             buffers.observations[t] = state.newest
@@ -95,7 +95,7 @@ class Collector:
 
     @property
     def refused_metrics(self) -> int:
-        """Numbers of ended episodes that were left out for their names, so far."""
+        """How many numbers of ended episodes were left out because of their names, so far."""
         return self._metrics.refused
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class Collector:
             _, self._discounted = discounted_returns(
                 discounted, buffers.rewards, ends, buffers.valid, self.spec.return_discount
             )
-            # As with a running return, a broken reward spoils its own rollout only.
+            # A reward that is not finite spoils only its own rollout, as for a running return.
             self._discounted = np.nan_to_num(self._discounted, nan=0, posinf=0, neginf=0)
         return replace(
             buffers,
@@ -134,7 +134,7 @@ class Collector:
         )
 
     def _episodes(self, buffers: Rollout) -> tuple[FloatArray, np.ndarray[tuple[int], np.dtype[np.int32]]]:
-        """Returns and lengths [E] of the episodes that ended, in row order; carries the rest on."""
+        """Returns and lengths [E] of the ended episodes, in row order; keeps those of the running ones."""
         returns = self._returns + np.cumsum(buffers.rewards, axis=0, dtype=np.float64)
         lengths = self._lengths + np.cumsum(buffers.valid, axis=0)
         ended = buffers.terminated | buffers.truncated
@@ -147,22 +147,22 @@ class Collector:
         last_end[0][places[by_place]] = returns[ended][by_place]  # the latest end wins
         last_end[1][places[by_place]] = lengths[ended][by_place]
         with np.errstate(invalid="ignore"):
-            # An infinite reward spoils its own episode, not those that follow.
+            # An infinite reward spoils only its own episode.
             self._returns = np.nan_to_num(returns[-1] - last_end[0], nan=0, posinf=0, neginf=0)
         self._lengths = lengths[-1] - last_end[1]
         return episode_returns.astype(np.float32), episode_lengths.astype(np.int32)
 
 
 class MetricNames:
-    """Names in the order of their first appearance, at most 32 of them; counts and logs what is left out."""
+    """The first 32 names of metrics, in order of appearance; counts and logs numbers that are left out."""
 
     def __init__(self) -> None:
         self._names: dict[str, None] = {}
         self._rate_limit = RateLimit()
-        self.refused = 0  # numbers that were left out for their names
+        self.refused = 0  # numbers that were left out because of their names
 
     def known(self, episodes: Sequence[EpisodeMetrics]) -> tuple[str, ...]:
-        """The names that count, those of these episodes included."""
+        """The known names, extended by those of these episodes."""
         left_out: list[str] = []
         for episode in episodes:
             for name, _ in episode.numbers:
@@ -185,7 +185,7 @@ class MetricNames:
 
 
 def with_progress(report: ActorReport, collector: Collector, rollout_s: float) -> ActorReport:
-    """A report with what the environments and the running or last rollout, of so many seconds, add to it."""
+    """The report with fields of environments and of the running or last rollout, of `rollout_s` seconds."""
     return replace(
         report,
         vectorization=kind_of(collector.environments.vector),
@@ -206,9 +206,9 @@ def _first_steps(buffers: Rollout, steps: int) -> Rollout:
 
 
 def _since_previous(totals: Array, by_place: Array, same: BoolArray) -> Array:
-    """Each total less the one at the previous end of the same environment; row order is kept."""
+    """Each total minus the total at the previous end of the same environment, in row order."""
     ordered = totals[by_place]
-    with np.errstate(invalid="ignore"):  # infinity less infinity: the rollout will be refused
+    with np.errstate(invalid="ignore"):  # infinity minus infinity: the rollout will be refused
         ordered[1:] -= np.where(same[1:], totals[by_place][:-1], 0)
     result = np.empty_like(ordered)
     result[by_place] = ordered

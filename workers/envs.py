@@ -1,7 +1,7 @@
-"""The vector interface of gymnasium and its three modes of automatic reset; knows no policy.
+"""Steps vector environments of gymnasium in its three modes of automatic reset; knows no policy.
 
-Whatever the mode, a step answers the same five things. NEXT_STEP spends one dummy step on each
-reset: that row is marked as not valid. SAME_STEP and DISABLED waste none.
+A step returns the same fields in each mode. NEXT_STEP spends one dummy step on each reset and marks its row
+as not valid. SAME_STEP and DISABLED have no dummy steps.
 """
 
 import contextlib
@@ -25,22 +25,22 @@ from dppo_redis.spaces.episode_metrics import EpisodeMetrics, read_vector
 from dppo_redis.spaces.observations import Array, BoolArray, FloatArray, describe_observations
 from workers.watchdog import CallClock
 
-_FAREWELL_S = 1.0  # for processes of environments to close them
-_LEAVING = (SystemExit, KeyboardInterrupt)  # out of code of the user's, these are failures, too
+_CLOSING_S = 1.0  # time for worker processes to close their environments
+_LEAVING = (SystemExit, KeyboardInterrupt)  # failures, too, if the user's code raises them
 _NO_METRICS: tuple[EpisodeMetrics, ...] = ()
 _log = logging.getLogger("dppo")
 
 
 class VectorStep(NamedTuple):
-    """What one vector step showed; use it before the next one, which may write into the same memory."""
+    """The result of one vector step; use it before the next step, which may overwrite its arrays."""
 
-    observations: Array  # [N, *row], what to act on next
+    observations: Array  # [N, *row], input of the next actions
     rewards: FloatArray  # [N]
     terminated: BoolArray  # [N]
     truncated: BoolArray  # [N]
     valid: BoolArray  # [N], False for the dummy step of an automatic reset
     final_observations: Array | None  # [E, *row] of the environments that ended; None if none did
-    metrics: tuple[EpisodeMetrics, ...] = ()  # E, what the episodes that ended reported
+    metrics: tuple[EpisodeMetrics, ...] = ()  # [E], metrics of the episodes that ended
 
     @property
     def begins(self) -> BoolArray:
@@ -49,7 +49,7 @@ class VectorStep(NamedTuple):
 
 
 class Environments:
-    """N environments stepped together; `calls` is where a watchdog looks how long they take."""
+    """N environments that step together; through `calls` a watchdog sees how long each call takes."""
 
     def __init__(
         self, vector: VectorEnv[Any, Any, Any], seeds: list[int], calls: CallClock | None = None
@@ -68,7 +68,7 @@ class Environments:
         self.observation = describe_observations(vector.single_observation_space)
         self._seeds = seeds
         self._ended: BoolArray = np.zeros(self.count, dtype=np.bool_)
-        self._resetting = False  # the next step is a dummy one of those that have ended
+        self._resetting = False  # the next step is a dummy step of the ended environments
         self._all: BoolArray = np.ones(self.count, np.bool_)
         self._all.flags.writeable = False
         self._steps = 0
@@ -76,7 +76,7 @@ class Environments:
 
     @property
     def step_ms(self) -> float | None:
-        """Mean time of one step of one environment; of a native vector version, of all of them."""
+        """Mean time of one environment's step, in ms; for a native vector version, of all environments."""
         if not self._steps:
             return None
         at_once = self.count if isinstance(self.vector.unwrapped, SyncVectorEnv) else 1
@@ -85,7 +85,7 @@ class Environments:
     def reset(self) -> Array:
         """Seed and start all environments; observations [N, *row].
 
-        Vector environments made of single ones take a seed each, native ones one for all.
+        Vectors of single environments take a seed for each, native ones one seed for all.
 
         Raises:
             EnvironmentBrokenError: the environment raised.
@@ -107,7 +107,7 @@ class Environments:
     def begin(self, episodes: Sequence[Sequence[int]]) -> Array:
         """Start the episodes assigned to each environment, by their seeds; observations [N, *row].
 
-        What each plays after its first one is for `AssignedEpisodes`; a native vector plays what it likes.
+        `AssignedEpisodes` starts the later episodes of each environment. A native vector chooses its own.
 
         Raises:
             EnvironmentBrokenError: the environment raised, or one of its processes died.
@@ -165,7 +165,7 @@ class Environments:
         return VectorStep(observations, rewards, terminated, truncated, valid, final, metrics)
 
     def _final(self, observations: Array, ended: BoolArray, infos: dict[str, Any]) -> tuple[Array, Array]:
-        """True final observations [E, *row] of the ended ones, and what to act on next [N, *row]."""
+        """Final observations [E, *row] of ended environments, and inputs of the next actions [N, *row]."""
         if self.mode is AutoresetMode.SAME_STEP:
             final = np.stack([self.observation.pack(x) for x in infos["final_obs"][ended]])
             return final, observations
@@ -179,14 +179,14 @@ class Environments:
         return self.observation.pack(observations, (self.count,))
 
     def close(self) -> None:
-        """Free the environments and their processes; what goes wrong in it is logged, not raised."""
+        """Free the environments and their processes; errors are logged, not raised."""
         processes = getattr(self.vector, "processes", None)
         if processes is not None:
             _end_workers(processes, getattr(self.vector, "parent_pipes", ()))
             self._calls.processes.difference_update(processes)
             self.vector.closed = True
             return
-        self._calls.start()  # closing may hang, too
+        self._calls.start()  # closing may hang
         try:
             with keeping_process_state(), interrupted_after(CLOSE_LIMIT_S):
                 self.vector.close()
@@ -197,15 +197,15 @@ class Environments:
 
 
 def _end_workers(processes: Sequence[BaseProcess], pipes: Sequence[Any]) -> None:
-    """Ask worker processes of gymnasium's to close their environments, then end them and what these started.
+    """Ask gymnasium's worker processes to close their environments, then end them and their descendants.
 
-    gymnasium's own farewell would wait for ever for a worker that is gone or hangs.
+    gymnasium itself would wait for ever for a worker that has ended or hangs.
     """
     started = {pid for process in processes if process.pid for pid in descendants(process.pid)}
-    for pipe in filter(None, pipes):  # none of a worker that raised
-        with contextlib.suppress(OSError, ValueError):  # it is gone
+    for pipe in filter(None, pipes):  # a worker that raised has no pipe
+        with contextlib.suppress(OSError, ValueError):  # the worker has ended
             pipe.send(("close", None))
-    deadline = time.monotonic() + _FAREWELL_S
+    deadline = time.monotonic() + _CLOSING_S
     for process in processes:
         process.join(max(0.0, deadline - time.monotonic()))
     for process in processes:

@@ -1,7 +1,7 @@
-"""Whole episodes, played for their returns. The evaluator, the serial baseline and the commands play here.
+"""Plays whole episodes to measure returns, for the evaluator, the serial baseline and the commands. No Redis.
 
-Episode k belongs to copy k mod n beforehand, with a seed of its own, so that short episodes count no more
-than long ones. No Redis.
+Copy k mod n plays episode k, which has its own seed. This is fixed before the start, so that short episodes
+count no more than long ones.
 """
 
 import time
@@ -29,14 +29,14 @@ _REMEDY = (
     "an environment that may go on for ever needs a limit, for example "
     "--wrappers 'TimeLimit(max_episode_steps=1000)', or the same as --evaluation.wrappers"
 )
-_FREE_CPU_S = 10.0  # of computing time that is not rationed where steps wait
+_FREE_CPU_S = 10.0  # computing time without a limit if steps wait
 
 
 class EvaluationBudget:
-    """How often evaluations begin: by the computing time that training could have used.
+    """Decides how often evaluations begin, by the computing time that they take from training.
 
-    An environment that sleeps costs none. Where steps wait, cores are free, so that the first evaluations,
-    for some seconds of computing time in all, follow one another.
+    An environment that sleeps takes none. If steps wait, cores are free. Then the first evaluations follow
+    one another, until they took ten seconds of computing time in all.
     """
 
     def __init__(self, interval_s: float, max_share: float) -> None:
@@ -45,19 +45,19 @@ class EvaluationBudget:
         self._free_s = _FREE_CPU_S
 
     def rest_s(self, cpu_s: float, *, waits: bool) -> float:
-        """Time from the beginning of an evaluation, which took `cpu_s`, to that of the next."""
+        """Seconds from the start of an evaluation that took `cpu_s` to the start of the next."""
         free_s = min(cpu_s, self._free_s) if waits else 0.0
         self._free_s -= free_s
         return max(self._interval_s, (cpu_s - free_s) / self._max_share)
 
 
 class NoEpisodeError(EnvironmentBrokenError):
-    """An evaluation that was cut before a single episode had ended: there is no return."""
+    """An evaluation was cut before an episode ended, so there is no return."""
 
 
 @dataclass
 class Scores:
-    """What the episodes of one evaluation have come to so far, in their order."""
+    """Returns, lengths and metrics of one evaluation's episodes so far, in their order."""
 
     planned: int
 
@@ -65,16 +65,16 @@ class Scores:
         self.returns = np.zeros(self.planned)
         self.lengths = np.zeros(self.planned, dtype=np.int64)
         self.ended: BoolArray = np.zeros(self.planned, dtype=np.bool_)
-        self.metrics: dict[int, dict[str, float]] = {}  # by episode, of those that reported any
+        self.metrics: dict[int, dict[str, float]] = {}  # by episode, for episodes that reported some
 
 
 class EpisodePlayer:
-    """Plays evaluations, all in the same copies of the run's environment."""
+    """Plays evaluations in the same copies of the run's environment."""
 
     def __init__(self, description: RunDescription, calls: CallClock | None = None) -> None:
         self._description = description
         self._copies = EvaluationCopies(description, calls)
-        self.cpu_s = 0.0  # computing time of all episodes so far, wherever copies run
+        self.cpu_s = 0.0  # computing time of all episodes so far, in all processes
 
     def evaluate(
         self,
@@ -87,15 +87,15 @@ class EpisodePlayer:
     ) -> Evaluation:
         """Play greedy episodes, unless `sampling` draws the actions.
 
-        One that is cut (by `limit_s`, by `goes_on`, or because an episode does not end) has the returns of
-        the episodes that have ended. Among them short ones are too many, so it is marked as not complete: it
-        meets no target and no policy is kept for it.
+        An evaluation is cut by `limit_s`, by `goes_on`, or if an episode does not end. Then it has the
+        returns of the ended episodes. Among them short ones are too frequent, so it is marked as not
+        complete: it meets no target, and no policy is kept for it.
 
         Args:
             seeds: one for each episode; by default every version plays other episodes of the run's own.
 
         Raises:
-            NoEpisodeError: it was cut before an episode had ended.
+            NoEpisodeError: the evaluation was cut before an episode had ended.
             StoppedError: a stop was requested meanwhile.
             EnvironmentBrokenError: the environment raised.
         """
@@ -107,7 +107,7 @@ class EpisodePlayer:
         except NoEpisodeError:
             raise
         except EnvironmentBrokenError:
-            self.close()  # their state is unknown
+            self.close()  # the state of the copies is unknown
             raise
         ended = scores.ended
         returns, lengths = scores.returns[ended], scores.lengths[ended]
@@ -141,7 +141,7 @@ class EpisodePlayer:
         try:
             return self._play_in(copies, policy, stop, sampling, seeds, limit_s, goes_on)
         finally:
-            self.cpu_s += max(0.0, self._copies.cpu_s() - before_s)  # some may have ended
+            self.cpu_s += max(0.0, self._copies.cpu_s() - before_s)  # processes of copies may have ended
 
     def _play_in(
         self,
@@ -161,7 +161,7 @@ class EpisodePlayer:
 
         while first < len(seeds):
             last = len(seeds)
-            if self._copies.are_native:  # one seed for all: it plays in turns of one episode each
+            if self._copies.are_native:  # one seed for all: in each turn every copy plays one episode
                 last = min(last, first + copies.count)
                 copies = self._copies.get(policy, last - first, stop)
             if not _play_all(policy, copies, seeds, range(first, last), scores, stop, sampling, has_time):
@@ -179,11 +179,11 @@ class EpisodePlayer:
 
     @property
     def waits(self) -> bool:
-        """Whether steps wait for something, so that cores are free meanwhile."""
+        """Whether steps wait for something, so that cores are free during a step."""
         return self._copies.wait
 
     def close(self) -> None:
-        """Free the copies; they are built anew for the next evaluation."""
+        """Free the copies; the next evaluation builds new ones."""
         self._copies.close()
 
 
@@ -197,7 +197,7 @@ def _play_all(
     sampling: np.random.Generator | None,
     has_time: GoesOn,
 ) -> bool:
-    """Play some of the episodes; False where they were cut."""
+    """Play some of the episodes; False if they were cut."""
     count = copies.count
     episode = np.arange(episodes.start, episodes.start + count)  # [N] that each copy plays
     assigned = [[seeds[k] for k in episodes[copy::count]] for copy in range(count)]
@@ -231,7 +231,7 @@ def evaluate(
     seeds: Sequence[int] | None = None,
     calls: CallClock | None = None,
 ) -> Evaluation:
-    """One evaluation in copies of its own, without a limit in time; see `EpisodePlayer.evaluate`."""
+    """Play one evaluation in copies of its own, without a time limit; see `EpisodePlayer.evaluate`."""
     player = EpisodePlayer(description, calls)
     try:
         return player.evaluate(policy, stop, sampling, seeds)

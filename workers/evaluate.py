@@ -1,6 +1,6 @@
-"""The evaluator: greedy episodes with published weights, at low priority. `python -m workers.evaluate`.
+"""The evaluator plays greedy episodes with published weights, at low priority: `python -m workers.evaluate`.
 
-Plays in environments of its own. Writes results to Redis and keeps the best policy in the run directory.
+It has environments of its own, writes its results to Redis and keeps the best policy in the run directory.
 """
 
 import json
@@ -37,7 +37,7 @@ from workers.join import check_run, wait_for_description
 from workers.watchdog import CallClock, Watchdog
 
 _POLL_S = 0.05
-_LOOK_S = 0.25  # between two looks at the run while episodes are played
+_CHECK_PERIOD_S = 0.25  # between two checks of the run while episodes are played
 _PROGRESS_S = 1.0
 _LONGEST_PAUSE_S = 30.0  # after evaluations that failed
 _NICENESS = 10
@@ -68,13 +68,13 @@ class _Playing:
 
     weights: WeightsId | None  # None: not fetched yet
     began: float = field(default_factory=time.monotonic)
-    looked_at: float = 0.0
-    said_at: float = field(default_factory=time.monotonic)
+    checked_at: float = 0.0
+    reported_at: float = field(default_factory=time.monotonic)
 
 
 @dataclass
 class Evaluator:
-    """Everything the loop uses."""
+    """The evaluator's parts, and the loop that uses them."""
 
     description: RunDescription
     store: RunStore
@@ -90,10 +90,10 @@ class Evaluator:
         self.budget = EvaluationBudget(join.evaluation_interval_s, join.evaluation_max_share)
         self.report = EvaluatorReport()
         self.failed_in_a_row = 0
-        self.ends_at: float | None = None  # monotonic; the run is over, and waits until then
+        self.ends_at: float | None = None  # monotonic; set once the run is over, which waits until then
         self.playing = _Playing(None)
-        self.took_s: float | None = None  # of the last complete one
-        self.retry.recurrence.tell = self._recurs
+        self.took_s: float | None = None  # duration of the last complete evaluation
+        self.retry.recurrence.tell = self._report_recurring
 
     def run(self) -> None:
         """Evaluate until a stop is requested, or the run has ended and its last weights are evaluated.
@@ -102,7 +102,7 @@ class Evaluator:
             StoppedError: a stop was requested during an evaluation.
         """
         before = self.retry.call("read the last report", self.store.evaluator)
-        self._say(replace(before, playing=False, redis=self.report.redis))
+        self._write_report(replace(before, playing=False, redis=self.report.redis))
         seen = None
         while not self.stop.requested:
             ending = self._is_ending()
@@ -130,7 +130,7 @@ class Evaluator:
                 self._rest_until(began + rest_s)
 
     def _is_ending(self) -> bool:
-        """Whether the run is over; from then on it waits for `evaluation_end_wait_s`."""
+        """Whether the run is over; then it waits `evaluation_end_wait_s` for the evaluator."""
         self._note_control(self.retry.call("read control", self.store.control))
         return self.ends_at is not None
 
@@ -141,20 +141,20 @@ class Evaluator:
             self.ends_at = time.monotonic() + self.description.join.evaluation_end_wait_s
 
     def _is_decided(self) -> bool:
-        """Whether the run ended because the last evaluation met the target: then that one stands."""
+        """Whether the run ended because the last evaluation met the target; that evaluation then stays."""
         control = self.retry.call("read control", self.store.control)
         last = self.retry.call("read the evaluation", self.store.evaluation)
         return control.state == STOP and last is not None and last.settled_steps == control.target_step
 
     def _rest_until(self, deadline: float) -> None:
-        """Wait for the next turn, but wake when the run ends."""
+        """Wait until the next evaluation is due; return early when the run ends."""
         while (left := deadline - time.monotonic()) > 0 and not self.stop.requested:
             self.stop.sleep(min(left, 4 * _POLL_S))
             if self._is_ending():
                 return
 
     def _evaluate(self) -> bool:
-        """Evaluate the newest weights; report the result, and keep them if they are the best so far."""
+        """Evaluate the newest weights, report the result, and keep the weights if they are the best."""
         try:
             weights = self.retry.call("fetch weights", self.weights.fetch)
             if weights is None:
@@ -168,40 +168,42 @@ class Evaluator:
                 policy, self.stop, limit_s=self.description.join.evaluation_limit_s, goes_on=self._goes_on
             )
         except (WireError, EnvironmentBrokenError) as error:
-            self.stop.sleep(_LOOK_S)
-            if self.stop.requested:  # the signal that ends this process may end those of the copies first
+            self.stop.sleep(_CHECK_PERIOD_S)
+            if self.stop.requested:  # the same signal may have ended the copies' processes first
                 raise StoppedError("stopped during an evaluation") from error
             if isinstance(error, WireError):
                 check_run(error, self.description, self.store, self.retry)
             _log.error("no evaluation: %s", error)
             self.failed_in_a_row += 1
             failures = self.report.failures + 1
-            self._say(replace(self.report, failures=failures, error=str(error), unfinished="", playing=False))
+            self._write_report(
+                replace(self.report, failures=failures, error=str(error), unfinished="", playing=False)
+            )
             return False
         self._record(weights, result)
         return True
 
     def _goes_on(self, ended: int) -> bool:
-        """Look now and then whether the run has ended, and say how far the evaluation is."""
+        """Check at intervals whether the run has ended, report progress, and say whether to continue."""
         now, playing = time.monotonic(), self.playing
-        if now - playing.looked_at >= _LOOK_S:
-            playing.looked_at = now
-            with suppress(TransientError), translated():  # else the result is for a Redis that answers again
+        if now - playing.checked_at >= _CHECK_PERIOD_S:
+            playing.checked_at = now
+            with suppress(TransientError), translated():  # else the evaluation continues until Redis answers
                 self._note_control(self.store.control())
                 if self.ends_at is not None:
                     self._leave_to_newer_weights()
-                if now - playing.said_at >= (_PROGRESS_S if self.ends_at is None else _LOOK_S):
-                    playing.said_at = now
+                if now - playing.reported_at >= (_PROGRESS_S if self.ends_at is None else _CHECK_PERIOD_S):
+                    playing.reported_at = now
                     to_play = self.description.join.evaluation_episodes
                     self.report = replace(self.report, playing=True, played=ended, to_play=to_play)
                     self.store.write_evaluator(self.report)
         return self.ends_at is None or now < self.ends_at
 
     def _leave_to_newer_weights(self) -> None:
-        """Where the run has ended with others, and these would take the time that the last ones need.
+        """Give up these weights if the run has ended with newer ones and there is time to evaluate those.
 
         Raises:
-            _OutdatedError: so it is.
+            _OutdatedError: the newest weights are to be evaluated instead.
         """
         wait_s = self.description.join.evaluation_end_wait_s
         played_s = time.monotonic() - self.playing.began
@@ -210,17 +212,17 @@ class Evaluator:
             raise _OutdatedError
 
     def _record(self, weights: Weights, result: Evaluation) -> None:
-        """Report the result. A cut one leaves the newest complete one where it is."""
+        """Report the result. A result that was cut does not replace the newest complete one."""
         if not result.complete:
             _log.warning(
                 "cut: %d of %d episodes of version %d ended", result.episodes, result.planned, result.version
             )
             text = json.dumps(to_json(result))
-            self._say(replace(self.report, error="", unfinished=text, playing=False))
+            self._write_report(replace(self.report, error="", unfinished=text, playing=False))
             return
         self.took_s = time.monotonic() - self.playing.began
         if self._is_decided():
-            self._say(replace(self.report, playing=False))
+            self._write_report(replace(self.report, playing=False))
             return
         is_best = self.best.consider(weights, result)
         best_return = result.return_mean if self.best.return_mean is None else self.best.return_mean
@@ -230,12 +232,12 @@ class Evaluator:
         fields = to_fields(result, best)
         self.retry.call("write the evaluation", lambda: self.store.write_evaluation(fields, self.report))
 
-    def _say(self, report: EvaluatorReport) -> None:
+    def _write_report(self, report: EvaluatorReport) -> None:
         self.report = report
         self.retry.call("report", lambda: self.store.write_evaluator(report))
 
-    def _recurs(self, text: str) -> None:
-        """An error of Redis comes back in the same way: say so where it takes another write."""
+    def _report_recurring(self, text: str) -> None:
+        """Report an error of Redis that recurs, if Redis accepts this write."""
         self.report = replace(self.report, redis=text)
         with suppress(TransientError, ConfigurationError), translated():
             self.store.write_evaluator(self.report)

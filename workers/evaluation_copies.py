@@ -1,7 +1,7 @@
-"""The environments in which evaluations are played: how many, and whether in processes of their own.
+"""Builds the environments that evaluations are played in; measures a step to choose count and processes.
 
-They are built once and kept. A step is measured first: slow copies that wait (for a simulator, a device, a
-pause) are stepped at the same time, each in its process; of those that compute there are no more than cores.
+The environments are copies, which are built once and kept. Slow copies that wait (for a simulator, a device,
+a pause) step at the same time, each in its own process. Copies that compute are at most as many as cores.
 """
 
 import logging
@@ -28,9 +28,9 @@ from workers.watchdog import CallClock
 
 USUALLY_MOST = 20  # copies
 _MOST_NATIVE = 64  # environments of a native vector version, which are stepped as one
-_SLOW_STEP_S = 0.001  # a faster one costs less than talking to the process it would run in
+_SLOW_STEP_S = 0.001  # a faster step costs less than a message to another process
 _SLOW_RESET_S = 0.1
-_WAITING_SHARE = 0.5  # of a step's time that is computing: below it a copy waits for something
+_WAITING_SHARE = 0.5  # computing share of a step's time; below it the copy waits for something
 _FEWEST_PAUSES = 0.5
 _MEASURED_STEPS = 8
 _MEASURED_S = 0.2
@@ -39,37 +39,38 @@ _log = logging.getLogger("dppo")
 
 @dataclass(frozen=True)
 class StepCost:
-    """What one copy costs."""
+    """The measured time of one copy's step, and how much of it is computing."""
 
     step_s: float  # median
     reset_s: float
     computing_share: float  # of a step's time, or of a reset's where only that is slow
-    pauses: float  # how often a step, or such a reset, gave its core away by itself
+    pauses: float  # voluntary context switches of a step, or of such a reset
 
     @property
     def is_slow(self) -> bool:
-        """Whether a process of its own is worth its while."""
+        """Whether a step is slow enough for a process of its own."""
         return self.step_s >= _SLOW_STEP_S or self.reset_s >= _SLOW_RESET_S
 
     @property
     def waits(self) -> bool:
-        """Whether others can be stepped meanwhile without a core of their own.
+        """Whether the copy waits during a step, so that other copies can use its core.
 
-        On a busy machine a step that computes takes much longer than it computes, too, but never pauses.
+        On a busy machine a step that only computes also takes longer than its computing time, but it never
+        pauses.
         """
         return self.computing_share < _WAITING_SHARE and self.pauses >= _FEWEST_PAUSES
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How episodes are played."""
+    """How many copies play, and whether they run in processes of their own."""
 
     count: int  # copies
     in_processes: bool
 
 
 def choose(cost: StepCost, episodes: int, environments: int | None, cores: int) -> Choice:
-    """Choose; `environments` is how many were asked for, None: as many as are useful."""
+    """Choose how many copies play, and where; `environments` is their configured number, None: not set."""
     most = environments
     if most is None:
         most = USUALLY_MOST if cost.waits or not cost.is_slow else min(USUALLY_MOST, cores)
@@ -79,7 +80,7 @@ def choose(cost: StepCost, episodes: int, environments: int | None, cores: int) 
 
 
 class EvaluationCopies:
-    """Built when they are first needed; closed and built anew after a failure."""
+    """The copies of one evaluator: built at the first use, closed and rebuilt after a failure."""
 
     def __init__(self, description: RunDescription, calls: CallClock | None = None) -> None:
         self._description = description
@@ -91,7 +92,7 @@ class EvaluationCopies:
 
     @property
     def are_native(self) -> bool:
-        """Whether they are stepped as one, so that an episode cannot be given a seed of its own."""
+        """Whether a native vector version steps all copies as one, so that episodes have no own seeds."""
         return self._is_native
 
     def get(self, policy: ActingPolicy, episodes: int, stop: StopRequest) -> Environments:
@@ -102,7 +103,7 @@ class EvaluationCopies:
             StoppedError: a stop was requested meanwhile.
         """
         if self._choice is None:
-            self._choice = self._look(policy, episodes, stop)
+            self._choice = self._measure_copy(policy, episodes, stop)
         count = min(self._choice.count, episodes)
         if self._environments is not None and self._environments.count != count:
             self.close()
@@ -112,21 +113,21 @@ class EvaluationCopies:
 
     @property
     def wait(self) -> bool:
-        """Whether their steps wait for something, so that cores are free meanwhile."""
+        """Whether the copies' steps wait for something, so that cores are free during a step."""
         return self._waits
 
     def cpu_s(self) -> float:
-        """Computing time so far, of this process and of those that copies run in."""
+        """Computing time so far, in seconds, of this process and of the copies' processes."""
         return time.process_time() + sum(_cpu_s_of(one.pid) for one in list(self._calls.processes))
 
     def close(self) -> None:
-        """Free them; they are built anew when they are needed."""
+        """Free the copies; `get` builds new ones."""
         if self._environments is not None:
             self._environments.close()
             self._environments = None
 
-    def _look(self, policy: ActingPolicy, episodes: int, stop: StopRequest) -> Choice:
-        """Measure one copy, unless there is a native vector version."""
+    def _measure_copy(self, policy: ActingPolicy, episodes: int, stop: StopRequest) -> Choice:
+        """Measure one copy and choose, unless there is a native vector version."""
         join = self._description.join
         probe = self._make(1, "auto" if join.vectorization == "auto" else "one")
         try:
@@ -151,10 +152,10 @@ class EvaluationCopies:
         return self._make(count, "processes" if in_processes else "here")
 
     def _make(self, count: int, how: Literal["auto", "one", "here", "processes"]) -> Environments:
-        """`auto` and `one` play on for ever; the others what is assigned to them."""
+        """Build copies: `auto` and `one` play without end, `here` and `processes` play assigned episodes."""
         source, masked = self._description.evaluated, self._description.spec.observation.masked
         vector: VectorEnv[Any, Any, Any]
-        self._calls.start()  # building may hang, too
+        self._calls.start()  # building may hang
         try:
             if how in ("auto", "one"):
                 vector = make_vector(
@@ -166,7 +167,7 @@ class EvaluationCopies:
                 )
             else:
                 vector = make_assigned(source, count, in_processes=how == "processes", masked=masked)
-        except ConfigurationError as error:  # it could be made when it was looked at: this may pass
+        except ConfigurationError as error:  # the inspection could build it, so this may pass
             raise EnvironmentBrokenError(str(error)) from error
         finally:
             self._calls.stop()
@@ -174,7 +175,7 @@ class EvaluationCopies:
 
 
 def measure(environments: Environments, policy: ActingPolicy, stop: StopRequest) -> StepCost:
-    """Reset environments and step them for a moment.
+    """Measure a reset and some steps of environments.
 
     Raises:
         EnvironmentBrokenError: they raised.
@@ -193,19 +194,20 @@ def measure(environments: Environments, policy: ActingPolicy, stop: StopRequest)
         steps.append(_spent() - before)
         state.observe(step.observations, step.begins)
     step_s = float(np.median([step[0] for step in steps]))
-    looked_at = np.array(steps[1:] or steps if step_s >= _SLOW_STEP_S else [reset])  # a first step prepares
-    wall_s, cpu_s, pauses = looked_at.mean(axis=0)
+    # The first step may prepare something, so it counts only if it is the only one.
+    measured = np.array(steps[1:] or steps if step_s >= _SLOW_STEP_S else [reset])
+    wall_s, cpu_s, pauses = measured.mean(axis=0)
     return StepCost(step_s, float(reset[0]), float(cpu_s / wall_s), float(pauses))
 
 
 def _spent() -> Array:
-    """Time, computing time of this process, and how often this thread has given its core away."""
+    """[3]: time, computing time of this process, and voluntary context switches of this thread."""
     usage = resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF))
     return np.array([time.perf_counter(), time.process_time(), usage.ru_nvcsw])
 
 
 def _cpu_s_of(pid: int | None) -> float:
-    """Computing time of another process; 0 where the system does not tell."""
+    """Computing time of another process, in seconds; 0 where the system does not say."""
     try:
         return 0.0 if pid is None else time.clock_gettime(~pid << 3 | 2)  # Linux: clock_getcpuclockid(3)
     except OSError:

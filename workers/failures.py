@@ -1,8 +1,8 @@
-"""What goes wrong with an environment, and when a process gives up on it. Actors and the baseline alike.
+"""Counts the failures of environments, and decides when an actor or the serial baseline gives up.
 
-Environments that raise are built anew after a pause; a rollout that may not be used (a number that is
-not finite, say) is dropped. Only what happens again and again ends the process; and what cannot even be
-built, for a licence or a simulator that still starts, is tried for a time, not for a number of times.
+Environments that raise are rebuilt after a pause. A refused rollout is dropped, for example one with a number
+that is not finite. Only repeated failures end the process. Building is retried for a limited time, not for a
+limited number of times, because the environments may wait for a licence or for a simulator that still starts.
 """
 
 import logging
@@ -19,10 +19,10 @@ _log = logging.getLogger("dppo")
 
 
 class FailureCount:
-    """Counts failures of the environments, and rollouts refused."""
+    """Counts failures of the environments and refused rollouts."""
 
     def __init__(self, retry_s: float = 30.0) -> None:
-        """`retry_s` is how long building is tried again."""
+        """Building is retried for `retry_s` seconds."""
         self.failures = 0  # of the environments, in a row
         self._retry_s = retry_s
         self._failing_since = 0.0
@@ -31,14 +31,14 @@ class FailureCount:
         self._rate_limit = RateLimit()
 
     def broke(self, error: EnvironmentBrokenError) -> None:
-        """The environments raised: count it, and show the original traceback."""
+        """Count that the environments raised, and log the original traceback."""
         if not self.failures:
             self._failing_since = time.monotonic()
         self.failures += 1
         _log.error("%s\n%s", error, "".join(traceback.format_exception(error)))
 
     def pause_s(self, error: EnvironmentBrokenError) -> float:
-        """Seconds to wait before they are built anew.
+        """Seconds to wait before the environments are rebuilt.
 
         Raises:
             EnvironmentBrokenError: they have failed too often in a row.
@@ -56,14 +56,14 @@ class FailureCount:
         return pause_s
 
     def sampled(self) -> None:
-        """A whole rollout was sampled."""
+        """Note that a whole rollout was sampled, which ends a row of failures."""
         self.failures = 0
 
     def refuse(self, error: WireError) -> None:
-        """A rollout may not be used.
+        """Count a refused rollout.
 
         Raises:
-            EnvironmentBrokenError: so it was too often in a row.
+            EnvironmentBrokenError: too many in a row were refused.
         """
         self.refused += 1
         self._refused_in_a_row += 1
@@ -75,5 +75,5 @@ class FailureCount:
             _log.error("dropped a rollout that this process sampled: %s", error)
 
     def used(self) -> None:
-        """A rollout passed."""
+        """Note that a rollout was accepted, which ends a row of refused ones."""
         self._refused_in_a_row = 0

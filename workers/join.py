@@ -1,6 +1,6 @@
-"""Before a process joins a run: the description to wait for, the environment and the slot to check.
+"""Joins a run: waits for its description, then checks the environment and the slot.
 
-Also whether it still is the run that was joined.
+It also checks whether the run is still the one that the process joined.
 """
 
 import logging
@@ -31,12 +31,12 @@ from dppo_redis.store.run_store import RunStore
 from workers.failures import FailureCount
 from workers.watchdog import CallClock
 
-_LOOKS_AT_A_DAMAGED_SPEC = 15  # three seconds
+_READINGS_OF_A_DAMAGED_SPEC = 15  # three seconds
 _log = logging.getLogger("dppo")
 
 
 def wait_for_description(store: RunStore, retry: RetryLoop, stop: StopRequest) -> RunDescription | None:
-    """What the run's learner published; waits until there is one, None when the run is over.
+    """Wait for the description that the run's learner publishes; None if the run is over.
 
     Raises:
         ConfigurationError: the run speaks another release's wire schema, or its spec stays damaged.
@@ -47,7 +47,7 @@ def wait_for_description(store: RunStore, retry: RetryLoop, stop: StopRequest) -
             description = retry.call("read the spec", store.description)
         except DamagedSpecError:
             description, damaged = None, damaged + 1
-            if damaged == _LOOKS_AT_A_DAMAGED_SPEC:
+            if damaged == _READINGS_OF_A_DAMAGED_SPEC:
                 raise
         if description is not None:
             return description
@@ -58,7 +58,7 @@ def wait_for_description(store: RunStore, retry: RetryLoop, stop: StopRequest) -
 
 
 def _others(store: RunStore, retry: RetryLoop) -> str:
-    """Which runs there are instead: the name may be mistyped. A fleet's own services have the right one."""
+    """A text with the names of other runs, in case the name is mistyped; empty in a fleet's services."""
     if is_kept():
         return ""
     others = listed_instead(store.keys.run, retry.call("list the runs", store.other_runs))
@@ -66,13 +66,13 @@ def _others(store: RunStore, retry: RetryLoop) -> str:
 
 
 def check_run(error: WireError, mine: RunDescription, store: RunStore, retry: RetryLoop) -> None:
-    """Weights that cannot be read may mean that the run was upgraded, or begun anew with another spec.
+    """Check after unreadable weights whether the run was upgraded, or started again with another spec.
 
     Raises:
-        ConfigurationError: so it is; the message says in what it differs from what was joined.
+        ConfigurationError: the spec has changed; the message names the differences.
     """
     if error.reason not in ("schema", "spec"):
-        return  # damaged: the learner puts it right
+        return  # damaged: the learner repairs the weights
     now = retry.call("read the spec", store.description)
     if now is not None and now.digest != mine.digest:
         differences = "; ".join(mine.spec.differences(now.spec))
@@ -86,7 +86,7 @@ def check_environment(spec: Spec, slot: int = 0) -> None:
 
     Raises:
         ConfigurationError: they differ; the message says in what.
-        EnvironmentNotBuiltError: it could not be built, which may pass.
+        EnvironmentNotBuiltError: the environment could not be built; this may pass.
     """
     try:
         with keeping_process_state():
@@ -94,7 +94,7 @@ def check_environment(spec: Spec, slot: int = 0) -> None:
             spaces = inspect(spec.environment, use_mask=spec.observation.masked, number=number)
     except EnvironmentBrokenError as error:
         raise EnvironmentNotBuiltError(str(error)) from (error.__cause__ or error)
-    except KeyboardInterrupt as error:  # of the user's code: our own handlers only set a flag
+    except KeyboardInterrupt as error:  # the user's code raised it: our own handlers only set a flag
         raise EnvironmentNotBuiltError("building raised KeyboardInterrupt") from error
     differences = spec.seen_with(spaces).differences(spec)
     if differences:
@@ -107,11 +107,11 @@ def check_environment(spec: Spec, slot: int = 0) -> None:
 def check_environment_patiently(
     description: RunDescription, slot: int, calls: CallClock, stop: StopRequest, report: Callable[[str], None]
 ) -> None:
-    """As `check_environment`, retried for `env_retry_s`; calls `report` with each failure.
+    """Call `check_environment`, retry it for `env_retry_s`, and call `report` with each failure.
 
     Raises:
         ConfigurationError: the environments differ.
-        EnvironmentBrokenError: it could not be built in all that time.
+        EnvironmentBrokenError: the environment could not be built in that time.
     """
     failure_count = FailureCount(description.join.env_retry_s)
     while not stop.requested:
@@ -132,7 +132,7 @@ def check_environment_patiently(
 def pause_after_deaths(
     deaths: Deaths, beat: Callable[[ActorReport], None], report: Callable[[str], None], stop: StopRequest
 ) -> None:
-    """Say how the process before this one ended; the more of them ended so in a row, the longer the pause.
+    """Report how the process before this one ended, and pause: the longer, the more of them failed in a row.
 
     Raises:
         GivesUpError: there were too many.
@@ -155,24 +155,24 @@ def pause_after_deaths(
 def refuse_living_holder(
     registry: Registry, slot: int, retry: RetryLoop, stop: StopRequest, dead: SlotHolder | None = None
 ) -> SlotHolder | None:
-    """A registration that is renewed while we look belongs to a living actor; a dead one's may be taken.
+    """Refuse a slot whose registration is renewed, because it belongs to a living actor.
 
-    Returns the dead one's, if there is one. `dead` is what an earlier look returned: if it is there
-    unchanged, that is no news.
+    Returns the holder of a registration that is not renewed, if there is one: its slot may be taken. `dead`
+    is the holder that an earlier call returned; an unchanged registration of it counts as none.
 
     Raises:
         ConfigurationError: naming the holder.
     """
     holder: SlotHolder | None = None
 
-    def look() -> HolderReading:
+    def read_holder() -> HolderReading:
         nonlocal holder
         holder = retry.call("look at the slot", lambda: registry.holder(slot))
         if holder is None or holder == dead:
             return HolderReading(None)
         return HolderReading(str(holder), beat=holder, is_dead=holder.is_dead)
 
-    living = living_holder(look, 2.5 * BEAT_PERIOD_S, stop)
+    living = living_holder(read_holder, 2.5 * BEAT_PERIOD_S, stop)
     if living:
         raise ConfigurationError(
             f"slot {slot} belongs to a living actor, {living}: stop that one, or leave out --slot"

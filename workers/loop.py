@@ -1,6 +1,6 @@
-"""The actor's loop: wait for room, refresh the policy, collect, push, renew the registration.
+"""The actor's loop: wait for room in the backlog, refresh the policy, collect, push, renew the registration.
 
-Facts only: what is stale or broken is the learner's to judge.
+The actor sends facts only. The learner decides which rollouts are stale or broken.
 """
 
 import logging
@@ -32,23 +32,23 @@ from workers.sampling_rule import SamplingRule
 
 _FIRST_PAUSE_S = 0.004
 _LONGEST_PAUSE_S = 0.05
-_JITTER = random.Random()  # the global state is the user's: seeded alike, actors would keep step
+_JITTER = random.Random()  # the user's code may seed the global one, and then all actors pause alike
 _log = logging.getLogger("dppo")
 
 
 def longest_pause(rollout_s: float, waited_s: float) -> float:
-    """Seconds, on average, until an actor looks again that has waited for `waited_s`.
+    """Longest mean pause, in seconds, before an actor that has waited `waited_s` reads Redis again.
 
-    Short beside its rollouts, as all actors should start after the same publication: one that looks only
-    when a faster one has delivered finds the backlog full already, and the next batch comes late. Beside a
-    long wait that is no loss, and a large fleet must not keep Redis busy with looks.
+    It is short compared with a rollout, because all actors should start after the same publication. An actor
+    that reads later than a faster one has delivered finds the backlog full, and the next batch comes late.
+    After a long wait the pause may be longer: that loses little, and spares Redis the reads of a large fleet.
     """
     return max(_FIRST_PAUSE_S, min(_LONGEST_PAUSE_S, max(rollout_s / 4, waited_s / 50)))
 
 
 @dataclass
 class ActorStats:
-    """What an actor reports about itself."""
+    """Counts and times that an actor reports about itself."""
 
     slot: int
     boot: int
@@ -56,15 +56,15 @@ class ActorStats:
     pushes: int = 0
     last_push: float = 0.0  # seconds since 1970
     steps: int = 0
-    waited_s: float = 0.0  # for room, with nothing else to do
+    waited_s: float = 0.0  # for room in the backlog
     last_error: str = ""
-    rollout_s: float = 0.0  # what the last rollout took
+    rollout_s: float = 0.0  # duration of the last rollout
     deaths: Deaths = NO_DEATHS  # of the processes before this one
     rollout_began: float | None = None  # monotonic; None between rollouts
-    is_registered: bool = False  # this process has beaten
+    is_registered: bool = False  # this process has registered
 
     def report(self, policy: ActingPolicy | None, producer: RolloutProducer, refused: int) -> ActorReport:
-        """The same for the registry, with what the actor's parts know."""
+        """The report for the registry: these numbers and those of the actor's parts."""
         lived_s = max(1e-9, time.monotonic() - self.started)
         return ActorReport(
             boot=self.boot,
@@ -87,7 +87,7 @@ class ActorStats:
 
 @dataclass(frozen=True)
 class RunAccess:
-    """What an actor reads and writes of its run."""
+    """The keys of its run that an actor reads and writes."""
 
     producer: RolloutProducer
     weights: WeightStore
@@ -97,13 +97,13 @@ class RunAccess:
 
 @dataclass
 class Actor:
-    """Everything the loop uses; built in `__main__.py`."""
+    """One actor: its parts, which `__main__.py` builds, and the loop that uses them."""
 
     description: RunDescription
     boot_id: str  # random, 16 hex digits
     stats: ActorStats
     sampling_rule: SamplingRule
-    build_collector: Callable[[int, int], Collector]  # of (boot, builds), which name its seeds
+    build_collector: Callable[[int, int], Collector]  # of (boot, builds), which determine its seeds
     access: RunAccess
     retry: RetryLoop
     stop: StopRequest
@@ -117,10 +117,10 @@ class Actor:
 
     def __post_init__(self) -> None:
         for recurrence in (self.retry.recurrence, self.access.producer.recurrence):
-            recurrence.tell = self._recurs
+            recurrence.tell = self._report_recurring
 
-    def _recurs(self, text: str) -> None:
-        """An error of Redis comes back in the same way; the watchdog may still be able to say so."""
+    def _report_recurring(self, text: str) -> None:
+        """Note an error of Redis that recurs; the watchdog may be able to report it by its connection."""
         self.stats.last_error = text
 
     def run(self) -> None:
@@ -130,14 +130,14 @@ class Actor:
             ConfigurationError: the run is no longer the one that was joined, or has another custom network.
         """
         policy: ActingPolicy | None = None
-        snapshot = self._look()
+        snapshot = self._read_snapshot()
         while True:
             snapshot = self._wait_for_turn(snapshot, policy)
             if self.stop.requested or snapshot.state == STOP:
                 return
             policy = self.policy = self._refresh(policy, snapshot)
             if policy is None or not self._take_up(policy):
-                snapshot = self._look()
+                snapshot = self._read_snapshot()
                 continue
             try:
                 rollout = self._collect(policy, snapshot)
@@ -145,13 +145,13 @@ class Actor:
                 return
             except EnvironmentBrokenError as error:
                 self._recover(error)
-                snapshot = self._look()
+                snapshot = self._read_snapshot()
                 continue
             self.failure_count.sampled()
-            snapshot = self._push(rollout, policy) or self._look()
+            snapshot = self._push(rollout, policy) or self._read_snapshot()
 
     def _take_up(self, policy: ActingPolicy) -> bool:
-        """Send again what its weights' learner misses; whether a rollout is due."""
+        """Send the rollouts again that the learner misses; returns whether a rollout is due."""
         for header, payload in self.sampling_rule.take_up(policy.weights):
             self.access.producer.push(header, payload)
         return self.sampling_rule.is_due()
@@ -165,12 +165,12 @@ class Actor:
         finally:
             self.stats.rollout_began = None
         self.stats.rollout_s = time.monotonic() - began
-        if self.stats.pushes == 0:  # so that the learner knows since when there has been sampling
+        if self.stats.pushes == 0:  # tells the learner when sampling began
             self.retry.call("register", lambda: self.beat(self.access.registry))
         return rollout
 
     def set_rollout_steps(self, steps: int | None) -> None:
-        """A fleet of this size samples rollouts of so many steps; a running one ends there, too."""
+        """Set the length of rollouts for a fleet of the present size; it also limits the running rollout."""
         collector, spec = self.collector, self.description.spec
         if collector is not None and self.description.join.lock_step is None and may_be_short(spec):
             collector.wanted_steps = min(steps or spec.rollout_steps, spec.rollout_steps)
@@ -188,11 +188,11 @@ class Actor:
             collector, self.collector = self.collector, None
             collector.close()
 
-    def _look(self) -> RunSnapshot:
+    def _read_snapshot(self) -> RunSnapshot:
         return self.retry.call("reach Redis", self.access.producer.look)
 
     def _wait_for_turn(self, snapshot: RunSnapshot, policy: ActingPolicy | None) -> RunSnapshot:
-        """Look again, with growing random pauses, until a rollout may start."""
+        """Read snapshots, with growing random pauses, until a rollout may start."""
         pause_s, began = _FIRST_PAUSE_S, time.monotonic()
         while not self.stop.requested and snapshot.state != STOP:
             self._beat()
@@ -202,12 +202,12 @@ class Actor:
             started = time.monotonic()
             self.stop.sleep(_JITTER.uniform(0.5, 1.5) * pause_s)
             pause_s = min(1.5 * pause_s, longest_pause(self.stats.rollout_s, started - began))
-            snapshot = self._look()
+            snapshot = self._read_snapshot()
             self.stats.waited_s += time.monotonic() - started
         return snapshot
 
     def _refresh(self, policy: ActingPolicy | None, snapshot: RunSnapshot) -> ActingPolicy | None:
-        """The current policy; the old one where there is nothing new, or the new one is damaged."""
+        """The current policy; the old one if there is no new one or the new one is damaged."""
         if snapshot.weights is None or (policy and snapshot.weights == policy.weights.id):
             return policy
         try:
@@ -219,7 +219,7 @@ class Actor:
             check_run(error, self.description, self.access.store, self.retry)
             custom = self.description.spec.network.custom
             if policy is None and custom and error.reason == "shape":
-                # The spec names the class and not what is in it.
+                # The spec holds the name of the class and not its content.
                 raise ConfigurationError(
                     f"network.custom: {custom} on this machine is not the learner's: {error}"
                 ) from error
@@ -234,7 +234,7 @@ class Actor:
         return taken
 
     def _push(self, rollout: Rollout, policy: ActingPolicy) -> RunSnapshot | None:
-        """Send a rollout; None when it was dropped here, or what else there was to see is not known."""
+        """Send a rollout and return a snapshot; None if the rollout was dropped or no snapshot was read."""
         try:
             validate(rollout, self.description.spec)
             payload = encode_rollout(rollout)
@@ -268,10 +268,10 @@ class Actor:
             self.retry.call("register", lambda: self.beat(self.access.registry))
 
     def beat(self, registry: Registry) -> None:
-        """Say that this actor lives, and what it is doing.
+        """Renew this actor's registration, and report what it does.
 
         Raises:
-            ConfigurationError: another process, which has started later, says so of this slot.
+            ConfigurationError: another process, which has started later, has registered for this slot.
         """
         self.next_beat = time.monotonic() + BEAT_PERIOD_S
         report = self.stats.report(self.policy, self.access.producer, self.failure_count.refused)
@@ -280,14 +280,14 @@ class Actor:
             rollout_s = self.stats.rollout_s if began is None else time.monotonic() - began
             report = with_progress(report, collector, rollout_s)
         later = registry.beat(self.stats.slot, report)
-        if later and self.stats.is_registered:  # else it is what a dead process left
+        if later and self.stats.is_registered:  # else a dead process left it
             raise ConfigurationError(
                 f"slot {self.stats.slot} was taken by a later actor, {later}, which continues"
             )
         self.stats.is_registered = True
 
     def _recover(self, error: EnvironmentBrokenError) -> None:
-        """Close broken environments and pause; new ones are built, until it has failed too often."""
+        """Close broken environments and pause; raises once they have failed too often."""
         self.failure_count.broke(error)
         self.stats.last_error = str(error)
         service, text = f"actor {self.stats.slot}", "".join(traceback.format_exception(error))

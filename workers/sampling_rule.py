@@ -1,7 +1,8 @@
-"""When an actor samples, and what its environments begin with.
+"""Decides when an actor samples, when it rebuilds its environments, and with which seeds.
 
-Two rules: `ElasticSampling` samples whenever there is room; `LockStepSampling` gives its rollouts to each
-update, then waits for the next weights. Values in, values out: the loop does what they say.
+There are two rules. `ElasticSampling` samples while the backlog is below its limit. `LockStepSampling`
+samples a fixed number of rollouts for each update, then waits for the next weights. The rules take and return
+values; the loop acts.
 """
 
 from dataclasses import dataclass, field, replace
@@ -18,38 +19,38 @@ Sent = tuple[RolloutHeader, bytes]  # header and payload of a rollout that was p
 
 
 class SamplingRule(Protocol):
-    """What the actor's loop asks, in this order."""
+    """The questions that the actor's loop asks, in this order."""
 
     def may_start(self, snapshot: RunSnapshot) -> bool:
-        """Whether it is time to look at the weights and sample, as far as Redis shows."""
+        """Whether the actor may check for new weights and sample, given the state in Redis."""
         ...
 
     def take_up(self, weights: Weights) -> list[Sent]:
-        """These are the weights now; what was sampled with them and has to be sent again."""
+        """Take these weights for sampling; returns rollouts of the same weights that must be sent again."""
         ...
 
     def is_due(self) -> bool:
-        """Whether a rollout is wanted of the weights taken up."""
+        """Whether a rollout with the present weights is due."""
         ...
 
     def starts_anew(self) -> bool:
-        """Whether environments are built anew before it."""
+        """Whether environments are rebuilt before the next rollout."""
         ...
 
     def build(self, failures: int) -> tuple[int, int]:
-        """Environments are built now; (boot, builds) that name their seeds.
+        """Note that environments are built now; returns (boot, builds), which determine their seeds.
 
-        `failures` counts those that broke in a row just before.
+        `failures` counts how often in a row environments broke before.
         """
         ...
 
     def sent(self, header: RolloutHeader, payload: bytes) -> None:
-        """A rollout was pushed."""
+        """Note that a rollout was pushed."""
         ...
 
 
 class ElasticSampling:
-    """Sample while the backlog is low; the environments play on."""
+    """Samples while the backlog is below its limit; environments continue their episodes."""
 
     def __init__(self, boot: int) -> None:
         self._boot = boot
@@ -74,22 +75,22 @@ class ElasticSampling:
         return self._boot, self._builds - 1
 
     def sent(self, header: RolloutHeader, payload: bytes) -> None:
-        """Nothing to remember: what is lost is replaced by whatever comes next."""
+        """Remember nothing: the next rollouts replace a lost one."""
 
 
 @dataclass
 class LockStepSampling:
-    """A fixed number of rollouts of each weights; environments that follow from slot and update alone.
+    """Samples a fixed number of rollouts with each weights; slot and update alone determine environments.
 
-    A rollout of these weights that was lost on its way has no other substitute than itself. So it is
-    kept, and sent again under its own identity once the same weights appear under another version:
-    that is how a learner that has lost something asks for it.
+    No other rollout can replace a lost one. So the rule keeps the rollouts of the present weights. A learner
+    that misses some publishes the same weights under another version. Then the actor sends the rollouts
+    again, under their own identities.
     """
 
     plan: LockStep
     _weights: Weights | None = None
     _sent: list[Sent] = field(default_factory=list)
-    _anew: bool = True
+    _must_rebuild: bool = True
 
     def may_start(self, snapshot: RunSnapshot) -> bool:
         if snapshot.weights is None:
@@ -106,9 +107,9 @@ class LockStepSampling:
                 for header, payload in self._sent
             ]
             return list(self._sent)
-        # Environments that have not played all of the last update are not where they should be.
+        # Environments that have not sampled all rollouts of the last update have a wrong state.
         previous = None if before is None or self.is_due() else before.update
-        self._anew = self._anew or self.plan.starts_anew(weights.update, previous)
+        self._must_rebuild = self._must_rebuild or self.plan.starts_anew(weights.update, previous)
         self._sent = []
         return []
 
@@ -116,11 +117,11 @@ class LockStepSampling:
         return len(self._sent) < self.plan.rollouts
 
     def starts_anew(self) -> bool:
-        return self._anew
+        return self._must_rebuild
 
     def build(self, failures: int) -> tuple[int, int]:
         assert self._weights is not None
-        self._anew = False
+        self._must_rebuild = False
         return seed_boot(self._weights.update), failures
 
     def sent(self, header: RolloutHeader, payload: bytes) -> None:

@@ -1,7 +1,7 @@
-"""Seeds of everything that samples: SeedSequence(run seed, purpose, slot, boot).
+"""The seeds of actors and evaluations: SeedSequence(run seed, purpose, slot, boot).
 
-Two actors never play the same episodes, nor does a restarted actor play its old ones again, nor
-two runs of different seeds; the same run, slot and boot give the same streams again.
+Two actors never play the same episodes. Neither do a restarted actor and its predecessor, or two runs with
+different seeds. The same run, slot and boot give the same streams again.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from numpy.random import SeedSequence
 
-NO_VERSION = 0  # in the place of a publication's number, which begin at 1
+NO_VERSION = 0  # in place of a version; versions begin at 1
 
 
 class _Purpose(IntEnum):
@@ -20,16 +20,16 @@ class _Purpose(IntEnum):
 
 @dataclass(frozen=True)
 class ActorSeeds:
-    """Seeds of one actor process."""
+    """The seeds of one actor process."""
 
-    environments: list[int]  # one each; a native vector environment takes the first
+    environments: list[int]  # one for each; a native vector environment takes the first
     sampling: SeedSequence
 
 
 def actor_seeds(run_seed: int, slot: int, boot: int, count: int, builds: int = 0) -> ActorSeeds:
     """Seeds for the `boot`-th start of the actor in `slot`, with `count` environments.
 
-    `builds` counts how often this process has built its environments before.
+    `builds` counts how often this process built its environments before.
     """
     place = (slot, boot, builds)
     return ActorSeeds(
@@ -39,7 +39,7 @@ def actor_seeds(run_seed: int, slot: int, boot: int, count: int, builds: int = 0
 
 
 def evaluation_seeds(run_seed: int, version: int, count: int) -> list[int]:
-    """Seeds of one evaluation's environments; `version` is that of the weights, or NO_VERSION."""
+    """Seeds of one evaluation's environments; `version` is the version of the weights, or NO_VERSION."""
     return _integers(run_seed, _Purpose.EVALUATION, (version,), count)
 
 

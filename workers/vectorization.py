@@ -1,4 +1,4 @@
-"""How an actor steps its environments together: as configured, or in the fastest way."""
+"""Chooses how an actor steps its environments together: as configured, or the fastest way."""
 
 import logging
 from dataclasses import replace
@@ -14,7 +14,7 @@ from dppo_redis.protocol.spec import EnvironmentSource
 
 Kind = Literal["sync", "async", "native"]
 _log = logging.getLogger("dppo")
-Chosen = dict[str, Choice]  # earlier choices: rebuilt environments are stepped in the same way
+Chosen = dict[str, Choice]  # earlier choices: rebuilt environments step in the same way
 
 
 def make_fastest_vector(
@@ -28,8 +28,8 @@ def make_fastest_vector(
 ) -> VectorEnv[Any, Any, Any]:
     """Build `count` environments; `auto`: a native vector version, or what a measured step recommends.
 
-    The step is measured on an environment of its own, which is closed before the others are built: there
-    may be a licence for so many and no more, and their episodes are the same as without measuring.
+    The step is measured on a separate environment, which is closed before the others are built, because there
+    may be licences for `count` only. The others play the same episodes as without the measurement.
 
     Raises:
         ConfigurationError: as `make_vector` does.

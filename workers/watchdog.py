@@ -1,8 +1,9 @@
-"""Ends a process whose environments hang, and answers for it while they take long.
+"""The watchdog: ends a process whose environments hang, and does its periodic duties during long calls.
 
-In threads, since the main one is inside code of the user's: that cannot be interrupted, only ended with
-its process. supervisord starts the service anew. A native call that lets no thread of Python run is ended
-by a timer of `faulthandler`, which needs none: it is put off here again and again.
+It runs in threads, because the main thread is inside the user's code. That code cannot be interrupted; only
+its process can be ended. supervisord then restarts the service. A native call may keep all Python threads
+from running. Then a timer of `faulthandler`, which needs no thread, ends the process. The watchdog postpones
+this timer as long as it can run.
 """
 
 import contextlib
@@ -20,25 +21,25 @@ from dppo_redis.service.shutdown import StopRequest
 
 STOP_GRACE_S = 1.5  # how long a call may go on once a stop is requested
 _PERIOD_S = 0.25
-_SILENCE_MARGIN_S = 4.0  # over the limit of a call; a guard, if there is one, is at work before
+_SILENCE_MARGIN_S = 4.0  # over the limit of a call; a guard, if there is one, acts earlier
 _STRAYS_PERIOD_S = 20.0
 _log = logging.getLogger("dppo")
 
 
 class CallClock:
-    """When the present call of an environment began. Written by the main thread, read by the watchdog."""
+    """Records when the present call of an environment began: the main thread writes, the watchdog reads."""
 
     def __init__(self) -> None:
         self.began: float | None = None  # monotonic; None between calls
-        self.processes: set[BaseProcess] = set()  # those that environments run in, if not in this one
+        self.processes: set[BaseProcess] = set()  # processes of environments that do not run in this one
 
     def start(self) -> None:
-        """A call begins."""
+        """Record that a call begins."""
         self.began = time.monotonic()
         user_code.enter()
 
     def stop(self) -> None:
-        """It has answered, or raised."""
+        """Record that the call has returned or raised."""
         self.began = None
         user_code.leave()
 
@@ -49,15 +50,15 @@ class CallClock:
 
 
 class Watchdog:
-    """Looks at the clock of the environments from a thread; another one does what may take a while.
+    """Checks the clock of the environments in one thread; a second thread does slow work.
 
     Args:
-        calls: when the main thread, which alone calls environments, began to.
+        calls: says when the present call of the main thread, which alone calls environments, began.
         limit_s: how long one call may take.
         stop: once it is requested, the limit is STOP_GRACE_S.
-        stopped_status: what the process then ends with, if a signal asked for it; None: what a command
-            says after this signal.
-        meanwhile: called about four times a second; what goes wrong in it is its own affair.
+        stopped_status: exit status of the process if a signal requested the stop; None: the status of a
+            command that this signal stopped.
+        meanwhile: called about four times a second; it must handle its own errors.
         farewell: called with the reason before the process ends, None for a stop.
     """
 
@@ -81,7 +82,7 @@ class Watchdog:
         self._closing = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, name="watchdog", daemon=True),
-            threading.Thread(target=self._accompany, name="watchdog's errands", daemon=True),
+            threading.Thread(target=self._run_duties, name="watchdog's errands", daemon=True),
         ]
 
     def __enter__(self) -> "Watchdog":
@@ -98,10 +99,10 @@ class Watchdog:
 
     def _run(self) -> None:
         while not self._closing.wait(_PERIOD_S):
-            self._put_off()
-            self._look()
+            self._postpone_timer()
+            self._check_limits()
 
-    def _accompany(self) -> None:
+    def _run_duties(self) -> None:
         strays: frozenset[int] = frozenset()
         next_strays = time.monotonic() + _STRAYS_PERIOD_S
         while not self._closing.wait(_PERIOD_S):
@@ -110,12 +111,12 @@ class Watchdog:
                 next_strays = time.monotonic() + _STRAYS_PERIOD_S
                 strays = reap_strays(strays)
 
-    def _put_off(self) -> None:
-        """The end, with status 1 and tracebacks in the log, of a process in which no thread can run."""
+    def _postpone_timer(self) -> None:
+        """Postpone the timer that ends a process without running threads: status 1, tracebacks in the log."""
         with contextlib.suppress(Exception):
             faulthandler.dump_traceback_later(self._limit_s + _SILENCE_MARGIN_S, exit=True, file=2)
 
-    def _look(self) -> None:
+    def _check_limits(self) -> None:
         taken_s = self._calls.runs_s()
         if self._stop.requested and self._stopping_since is None:
             self._stopping_since = time.monotonic()

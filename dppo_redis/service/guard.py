@@ -102,7 +102,7 @@ class _Guard:
         """Wait until the child has ended; return its exit status."""
         while True:
             self._take_signal()
-            self._look_for_owner()
+            self._check_owner()
             status = reap().get(self._child)
             if status is None:
                 status = self._overdue()
@@ -123,7 +123,7 @@ class _Guard:
             with suppress(OSError):
                 os.kill(self._child, number)
 
-    def _look_for_owner(self) -> None:
+    def _check_owner(self) -> None:
         """Stop the child once the owner has ended.
 
         The kernel's parent-death signal comes too early: when the owner's thread ends that started the guard.
@@ -145,7 +145,7 @@ class _Guard:
         if self._stop is not None and now - max(began, self._stopped_at) > STOP_GRACE_S:
             return self._kill(self._stopped_status)
         if limit_s is not None and now - began > limit_s + _LATE_S:
-            self._say(f"the environment has not answered for {now - began:.0f} s; it is in:")
+            self._print(f"the environment has not answered for {now - began:.0f} s; it is in:")
             os.kill(self._child, _DUMP)
             time.sleep(_PERIOD_S)
             return self._kill(ExitStatus.ENVIRONMENT_BROKEN)
@@ -176,9 +176,9 @@ class _Guard:
         if self._stop is not None:
             return self._stopped_status
         if user_code.is_inside() and number != signal.SIGKILL:
-            self._say(f"{number.name} inside the environment ended this command")
+            self._print(f"{number.name} inside the environment ended this command")
             return ExitStatus.ENVIRONMENT_BROKEN
-        self._say(f"{number.name} ended this command")
+        self._print(f"{number.name} ended this command")
         signal.signal(number, signal.SIG_DFL) if number != signal.SIGKILL else None
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
         os.kill(os.getpid(), number)
@@ -189,10 +189,10 @@ class _Guard:
         if (announced := user_code.announced_status()) is not None:
             return announced
         if user_code.is_inside() or code == ExitStatus.DONE:
-            self._say(f"the environment ended this command, with exit status {code}")
+            self._print(f"the environment ended this command, with exit status {code}")
             return ExitStatus.ENVIRONMENT_BROKEN
         return code
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         with suppress(OSError):
             os.write(2, f"dppo-redis: {text}\n".encode())

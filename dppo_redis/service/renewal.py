@@ -54,31 +54,31 @@ class HolderWatch:
         self._least_left_s = math.inf
         self._runs_out = math.inf
 
-    def judge(self, look: HolderReading, now: float) -> HolderState:
+    def judge(self, reading: HolderReading, now: float) -> HolderState:
         """Say whether the holder renews.
 
         A new beat is a renewal. A holder without beats renews if more time is left than before, or if it
         outlived a whole time to live.
         """
-        has_more_left = look.left_s is not None and look.left_s > self._least_left_s
-        if look.left_s is not None:
-            self._least_left_s = min(self._least_left_s, look.left_s)
-        if look.holder is None:
+        has_more_left = reading.left_s is not None and reading.left_s > self._least_left_s
+        if reading.left_s is not None:
+            self._least_left_s = min(self._least_left_s, reading.left_s)
+        if reading.holder is None:
             self._vacant += 1
             is_over = self._vacant >= self._vacant_readings or now >= self._runs_out
             return HolderState.ENDED if is_over else HolderState.UNKNOWN
         self._vacant = 0
-        if look.left_s:
-            self._runs_out = now + look.left_s
-        seen, before = (look.holder, look.beat), self._last
+        if reading.left_s:
+            self._runs_out = now + reading.left_s
+        seen, before = (reading.holder, reading.beat), self._last
         if seen != before:
             self._last, self._since = seen, now
         stands_still = now - self._since > self._ttl_s + _MARGIN_S
-        if look.beat is None and (has_more_left or stands_still):
+        if reading.beat is None and (has_more_left or stands_still):
             return HolderState.RENEWED
-        if before is not None and look.beat != before[1]:
+        if before is not None and reading.beat != before[1]:
             return HolderState.RENEWED
-        return HolderState.ENDED if look.is_dead or stands_still else HolderState.UNKNOWN
+        return HolderState.ENDED if reading.is_dead or stands_still else HolderState.UNKNOWN
 
 
 class RenewalTracker:
@@ -101,7 +101,7 @@ class RenewalTracker:
 
 
 def living_holder(
-    look: Callable[[], HolderReading], within_s: float, stop: StopRequest, *, changes_hands: bool = False
+    read: Callable[[], HolderReading], within_s: float, stop: StopRequest, *, changes_hands: bool = False
 ) -> str | None:
     """The holder that renews within `within_s` seconds; None if no holder does.
 
@@ -109,7 +109,7 @@ def living_holder(
     `changes_hands`: then reading goes on, because a waiting process may take it.
     """
     watch = HolderWatch()
-    seen = look()
+    seen = read()
     if seen.holder is None:
         return None
     deadline = time.monotonic() + within_s
@@ -118,5 +118,5 @@ def living_holder(
         if has_ended or time.monotonic() >= deadline or stop.requested:
             return None
         stop.sleep(_POLL_S)
-        seen = look()
+        seen = read()
     return seen.holder
