@@ -1,4 +1,4 @@
-"""The best policy of a run's evaluations, kept in its directory with a checksum behind it: rule and files."""
+"""Keeps the best policy of a run's evaluations in the run's directory, with a checksum after its bytes."""
 
 import json
 import logging

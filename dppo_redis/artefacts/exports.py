@@ -1,8 +1,8 @@
-"""A policy as files for everyone: arrays as safetensors, and a JSON text that says how to act with them.
+"""Writes and reads exports of a policy: arrays as safetensors, and a JSON text that says how to act.
 
-The arrays hold what acting needs and nothing else; the observation normaliser is among them. The
-description is written last: a directory without it is no export. It says how to act twice: as data
-(`layout`, since format 2) and in words (`how_to_act`).
+The arrays hold only what acting needs, including the observation normaliser. The description is written last:
+a directory without it is no export. It says how to act as data (`layout`, since format 2) and in words
+(`how_to_act`).
 """
 
 import json
@@ -47,7 +47,7 @@ _DAMAGES = (
 
 @dataclass(frozen=True)
 class Export:
-    """What an export holds."""
+    """The content of an export."""
 
     run: str  # the one it was trained in
     spec: Spec

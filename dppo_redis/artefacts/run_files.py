@@ -19,7 +19,7 @@ class _Named:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The files and folders of one run's directory; whether they are there is another question."""
+    """The paths of the files and folders in one run's directory; they need not exist."""
 
     path: Path
 

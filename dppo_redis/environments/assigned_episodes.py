@@ -1,4 +1,4 @@
-"""Copies of an environment that play episodes assigned to them beforehand, in this process or in others."""
+"""Copies of an environment that play assigned episodes, in this process or in others."""
 
 import multiprocessing
 import signal
@@ -23,10 +23,10 @@ NEXT_SEEDS = "next_seeds"  # of an AssignedEpisodes
 
 
 class AssignedEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """One copy: when its episode ends, the next of its seeds begins one, and after the last it rests.
+    """One copy, which plays an episode for each of its seeds, one after another, and then rests.
 
-    A vector resets a copy without a seed where an episode has ended. A copy that rests shows its last
-    observation, and the environment itself is left alone.
+    After an episode the vector resets the copy without a seed. A copy that rests returns its last observation
+    and does not call the environment.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -56,8 +56,8 @@ def make_assigned(
 ) -> SyncVectorEnv | AsyncVectorEnv:
     """Build `count` copies, each an AssignedEpisodes.
 
-    Processes are forked from a small one that has imported what they need: twenty of them start in a second,
-    where starting each anew takes ten seconds of computing time.
+    Processes are forked from a small process that has imported all they need: twenty of them start in a
+    second. Starting each as a new process takes ten seconds of computing time.
 
     Raises:
         ConfigurationError: they cannot be made, or not side by side.
@@ -89,15 +89,15 @@ def _make_copy(
 
 
 def _leave_to_parent(_number: int, _frame: FrameType | None) -> None:
-    """A signal to the whole group is for the process that asked for this one, and ends it.
+    """Do nothing for a signal to the whole group: the parent handles it and then ends this process.
 
-    It is not ignored: programs that the environment starts would inherit that.
+    The signal is not set to be ignored, because programs that the environment starts would inherit that.
     """
 
 
 @contextmanager
 def _main_module_hidden() -> Iterator[None]:
-    """Multiprocessing runs the program's main module again in each process; these need nothing of it."""
+    """Keep multiprocessing from running the program's main module in each process, which needs none of it."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:

@@ -1,6 +1,7 @@
-"""Looks at an environment in a child process: commands run none of the user's code before they have to.
+"""Inspects an environment in a child process, so that commands need not run the user's code themselves.
 
-It hangs, crashes or misbehaves there, under a limit; what may pass is tried again.
+The environment may hang, crash or misbehave in the child, within a time limit. Errors that may pass are
+retried.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Which copy of an environment is being built: for simulators with a port, or a licence, of their own.
+"""The number of a copy of an environment, for simulators that need a port or a licence for each copy.
 
 `{role}`, `{slot}` and `{copy}` in texts of the arguments are replaced, and DPPO_ROLE, DPPO_SLOT and DPPO_COPY
 are set, before each construction. The run's spec keeps the texts as they were given.
@@ -23,7 +23,7 @@ class CopyNumber:
     copy: int = 0  # within its process
 
     def of(self, source: EnvironmentSource) -> EnvironmentSource:
-        """What this copy is built of; the variables that its construction may read are set."""
+        """The source that this copy is built from; sets the variables that its construction may read."""
         os.environ.update(DPPO_ROLE=self.role, DPPO_SLOT=str(self.slot), DPPO_COPY=str(self.copy))
         return replace(source, env_kwargs={name: self._fill(x) for name, x in source.env_kwargs.items()})
 

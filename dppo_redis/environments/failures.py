@@ -1,4 +1,4 @@
-"""Which failures of an environment are final, and how what may pass is tried again."""
+"""Decides which failures of an environment are final, and retries the others."""
 
 import logging
 import time
@@ -22,7 +22,7 @@ _log = logging.getLogger("dppo")
 
 
 def is_final(error: BaseException, arguments: Mapping[str, Any] | None = None) -> bool:
-    """Whether it would be the same the next time: a wrong name, import, syntax, argument or form.
+    """Whether a retry would fail in the same way: a wrong name, import, syntax, argument or form.
 
     Anything else that the user's code raises may pass: a licence, a port, a simulator that is not up yet.
     """
@@ -35,14 +35,14 @@ def is_final(error: BaseException, arguments: Mapping[str, Any] | None = None) -
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """It, and what it was raised from: gymnasium raises a TypeError of the constructor again."""
+    """The error and its causes: gymnasium raises a TypeError of the constructor again."""
     while error is not None:
         yield error
         error = error.__cause__
 
 
 def _is_about_arguments(error: BaseException, arguments: Mapping[str, Any]) -> bool:
-    """Raised by the call itself, before any code of the user's ran; or an argument that was handed on."""
+    """Whether the call itself raised it, before the user's code ran, or it is about a passed argument."""
     if error.__cause__ is None and _raised_by(error, gymnasium):
         return True
     return any(f"unexpected keyword argument '{name}'" in str(error) for name in arguments)
@@ -56,15 +56,15 @@ def _raised_by(error: BaseException, module: ModuleType) -> bool:
 
 
 def until_it_passes(attempt: Callable[[], T], retry_s: float, stop: StopRequest) -> T:
-    """What `attempt` returns in the end; what it raises that may pass is tried again, after growing pauses.
+    """Return what `attempt` returns; retry it after growing pauses while its error is not final.
 
-    The first traceback is shown at once, whatever comes later in one line.
+    The first traceback is logged in full, later errors in one line.
 
     Raises:
         EnvironmentBrokenError: it has raised for `retry_s` seconds, or hangs.
         StoppedError: a stop was requested meanwhile.
     """
-    began: float | None = None  # when it failed first
+    began: float | None = None  # time of the first failure
     pause_s = _FIRST_PAUSE_S
     while not stop.requested:
         try:

@@ -1,4 +1,4 @@
-"""Looking at an environment: one reset and one step, and what its spaces are. The only place that does it.
+"""Inspects an environment with one reset and one step, and describes its spaces. Only this module does so.
 
 The result is plain frozen values. An environment that cannot be trained on is refused, with the reason.
 """
@@ -61,7 +61,7 @@ def check_evaluation(config: RunConfig, spaces: EnvironmentSpaces) -> None:
 def inspect(
     source: EnvironmentSource, *, use_mask: bool = True, number: CopyNumber = LOOK
 ) -> EnvironmentSpaces:
-    """What `looking` sees.
+    """The spaces that `looking` finds.
 
     Raises:
         ConfigurationError, EnvironmentBrokenError: as `looking` does.

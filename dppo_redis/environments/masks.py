@@ -1,4 +1,4 @@
-"""An environment's `info["action_mask"]`, in any of the forms that masks come in, as one row of flags."""
+"""Converts an environment's `info["action_mask"]`, in any of its forms, into one row of flags."""
 
 from collections.abc import Mapping
 from typing import Any

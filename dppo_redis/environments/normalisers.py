@@ -1,4 +1,4 @@
-"""Refuses wrappers that normalise by running statistics of their own, wherever they stand."""
+"""Refuses wrappers that normalise by running statistics of their own, at any depth of an environment."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""One environment as vectors of ours want it: plain numbers, observations of its own, a mask beside them."""
+"""Wraps an environment for our vectors: plain numbers, copied observations, the action mask beside them."""
 
 import copy
 from typing import Any
@@ -16,7 +16,7 @@ _FLAG = (bool, np.bool_)
 
 
 class OwnObservations(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Hands out copies of observations: environments reuse their buffers, and wrappers keep what they saw."""
+    """Returns copies of observations: environments reuse their buffers, and wrappers keep observations."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -44,11 +44,12 @@ def copy_innermost(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
 
 
 class PlainEnvironment(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """One environment as our vectors want it.
+    """One environment in the form that our vectors need.
 
-    It keeps `info` from them, which they cannot stack where its types vary, but for the numbers of an
-    episode that ends; copies each observation, as environments reuse their buffers; puts the action mask
-    beside the observation; and makes flags of what they would misread: to them [False] is true.
+    * It removes `info` except the metrics of an ended episode: vectors cannot stack values of varying types.
+    * It copies each observation, because environments reuse their buffers.
+    * It puts the action mask beside the observation.
+    * It converts flags, because a vector takes [False] for true.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], masked: bool) -> None:
@@ -66,8 +67,8 @@ class PlainEnvironment(gymnasium.Wrapper[Any, Any, Any, Any]):
         observation, reward, terminated, truncated, info = self.env.step(action)
         if not (isinstance(reward, float) and isinstance(terminated, _FLAG) and isinstance(truncated, _FLAG)):
             reward, terminated, truncated = plain_numbers(reward, terminated, truncated)
-        told = _episode_info(info) if terminated or truncated else {}
-        return self._observe(observation, info), reward, terminated, truncated, told
+        episode_info = _episode_info(info) if terminated or truncated else {}
+        return self._observe(observation, info), reward, terminated, truncated, episode_info
 
     def _observe(self, observation: Any, info: dict[str, Any]) -> Any:
         observation = copy.deepcopy(observation)
@@ -77,13 +78,13 @@ class PlainEnvironment(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def _episode_info(info: dict[str, Any]) -> dict[str, Any]:
-    """What vectors are told of an episode that ends: one value, which they cannot round or mix up."""
+    """The metrics of an ended episode for `info`: one value, which vectors cannot round or mix up."""
     metrics = read_episode(info)
     return {} if metrics is NOTHING else {REPORTED: metrics}
 
 
 def plain_numbers(reward: Any, terminated: Any, truncated: Any) -> tuple[float, bool, bool]:
-    """What may be an array, a tensor or a list of one number each, as one number and two flags.
+    """Convert arrays, tensors or lists of one number each into one number and two flags.
 
     Raises:
         ValueError: one of them is not one number.

@@ -1,7 +1,7 @@
-"""How long one step of an environment takes, and whether several are better stepped at the same time.
+"""Measures the time of an environment's step, and chooses whether environments step in processes.
 
-Processes pay where a step waits (a simulator elsewhere, a device, a pause), or computes while cores are free.
-They cost a start of some tenths of a second each and about a quarter of a millisecond per step.
+Processes save time if a step waits (a simulator elsewhere, a device, a pause), or computes while cores are
+free. Each costs some tenths of a second at its start and about a quarter of a millisecond per step.
 """
 
 import copy
@@ -18,7 +18,7 @@ from dppo_redis.service.process_state import keeping_process_state
 
 MOST_STEPS = 10
 LONGEST_S = 0.1
-_SLOW_S = 0.001  # a faster step costs less than talking to the process it would run in
+_SLOW_S = 0.001  # a faster step costs less than a message to another process
 _GAIN = 0.7  # processes are taken where they need at most this share of the time
 _TALK_S = 0.00025  # of each environment's process, per step
 
@@ -74,7 +74,7 @@ def cores() -> int:
 
 
 def free_cores() -> int:
-    """The same, beside one for the learner."""
+    """Cores that this process may use, without one for the learner."""
     return max(1, cores() - 1)
 
 

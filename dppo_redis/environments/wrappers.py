@@ -1,4 +1,4 @@
-"""Wrappers that are named in the configuration."""
+"""Applies the wrappers that the configuration names."""
 
 import ast
 import warnings

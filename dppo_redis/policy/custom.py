@@ -1,4 +1,4 @@
-"""Networks of a user's own, by `module:Class`: the contract, and what is refused at the start."""
+"""Loads a user's own network, `module:Class`, and checks at the start that it keeps the contract."""
 
 import copy
 from typing import cast

@@ -1,4 +1,4 @@
-"""The parts that networks are made of, in torch, and what they read.
+"""The parts of networks in torch, and the inputs that networks read.
 
 Initialised orthogonally (gain sqrt 2 for hidden layers, 0.01 for the policy head, 1 for the value
 head; arXiv:2006.05990 finds the small policy head to matter most).
@@ -159,7 +159,7 @@ class ImageEncoder(nn.Module):
 
 
 class Trunk(nn.Module):
-    """What policy and value share where there is an image or a memory: [B, width].
+    """The layers that policy and value share if there is an image or a memory: [B, width].
 
     Each image goes through an encoder of its own, the other features through the hidden layers.
     """
@@ -184,7 +184,7 @@ class Trunk(nn.Module):
 
 
 class Memory(nn.Module):
-    """A recurrent layer over steps, begun anew where an episode begins."""
+    """A recurrent layer over steps; its state is zero where an episode begins."""
 
     def __init__(self, inputs: int, size: int, kind: Literal["lstm", "gru"]) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Playing a published policy: what actors and the evaluator run. Sampling is numpy throughout.
+"""The policy that actors and the evaluator act with, from one publication. Sampling uses numpy only.
 
-For the small networks of vector tasks the network is numpy, too: it takes a third of torch's time per
-step, and an actor that never imports torch starts in a fraction of a second with a fraction of the
-memory. That both give the same log-probabilities is a test (largest |ratio - 1| below 1e-4).
+The small networks of vector tasks are numpy, too. They take a third of torch's time per step. An actor that
+never imports torch starts in a fraction of a second with a fraction of the memory. A test checks that both
+give the same log-probabilities (largest |ratio - 1| below 1e-4).
 """
 
 import itertools

@@ -1,6 +1,6 @@
-"""What a policy needs of its running episodes before it acts. Pure numpy; knows no environment.
+"""The state of running episodes that a policy needs to act: frames and memory. Pure numpy.
 
-The collector, the evaluator and the player of one environment keep it between two steps.
+The collector, the evaluator and the player keep it between two steps. It knows no environment.
 """
 
 import numpy as np
@@ -49,6 +49,6 @@ class PolicyState:
             self.memory = np.where(begins[:, None], np.float32(0), self.memory)
 
     def forget_nonfinite(self) -> None:
-        """Zero what is not finite in the memory: a broken observation spoils its own rollout only."""
+        """Zero memory values that are not finite: a broken observation then spoils only its own rollout."""
         if self.memory.shape[1]:
             self.memory = np.nan_to_num(self.memory, nan=0, posinf=0, neginf=0)

@@ -50,7 +50,7 @@ class TorchNetwork:
 
 
 def _new_model(spec: Spec) -> ActorCritic:
-    """The network of a run, to be filled with weights; nothing is initialised that is overwritten at once."""
+    """The network of a run without initial values, because weights are loaded at once."""
     if spec.network.custom is not None:
         return copy.deepcopy(_custom_model(json.dumps(spec.to_json(), sort_keys=True)))
     with torch.device("meta"):

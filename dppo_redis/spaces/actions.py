@@ -1,8 +1,8 @@
-"""Action spaces as plain frozen values, and what the network's choice means in the environment.
+"""Describes action spaces as plain frozen values, and converts the network's actions for the environment.
 
-Every space is categories, real dimensions, or both, in a fixed order. On the wire an action is what
-the network chose: category indices counted from 0, and raw (unclipped) real numbers;
-`to_environment` turns it into what the environment accepts. What is not listed is refused by name.
+Every space has categories, real dimensions, or both, in a fixed order. On the wire an action is the network's
+choice: category indices counted from 0, and raw (unclipped) real numbers. `to_environment` converts it into
+the environment's form. Spaces of other types than those listed are refused by name.
 """
 
 import math
@@ -38,7 +38,7 @@ class DiscreteSpec:
         return 0
 
     def build(self, categories: Array, _values: Array) -> Any:
-        """What [N] environments take, from categories [N, 1]."""
+        """Actions [N] in the environment's form, from categories [N, 1]."""
         return categories[:, 0] + self.start
 
 
@@ -60,7 +60,7 @@ class MultiDiscreteSpec:
         return 0
 
     def build(self, categories: Array, _values: Array) -> Any:
-        """Actions [N, *shape] as the environment takes them, from categories [N, K] counted from 0."""
+        """Actions [N, *shape] in the environment's form, from categories [N, K] counted from 0."""
         numbers = (categories + np.asarray(self.starts)).astype(self.dtype, copy=False)
         return numbers.reshape(len(categories), *self.shape)
 
@@ -83,7 +83,7 @@ class BoxSpec:
         return len(self.low)
 
     def build(self, _categories: Array, values: Array) -> Any:
-        """Clipped actions [N, *shape]; the raw ones are what is trained on."""
+        """Clipped actions [N, *shape]; the learner trains on the raw ones."""
         clipped = np.clip(values, np.asarray(self.low, self.dtype), np.asarray(self.high, self.dtype))
         return clipped.astype(self.dtype, copy=False).reshape(len(values), *self.shape)
 
@@ -118,7 +118,7 @@ Part = DiscreteSpec | MultiDiscreteSpec | BoxSpec | CompositeSpec
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """What a row of actions holds on the wire, and how the environment reads it.
+    """The form of a row of actions on the wire, and its conversion for the environment.
 
     A row is an index (one Discrete), indices [K], raw numbers [A], or both in a structured dtype.
     """
@@ -137,7 +137,7 @@ class ActionSpec:
 
     @cached_property
     def choices(self) -> int:
-        """Logits: one for each choice of each category. The policy head puts them before the means."""
+        """Number of logits: one for each choice of each category. They precede the means."""
         return sum(self.categories)
 
     @cached_property
@@ -182,7 +182,7 @@ class ActionSpec:
         return actions["categories"], actions["values"]
 
     def to_environment(self, actions: Array) -> Any:
-        """Rows [N, ...] to what N environments take."""
+        """Convert rows [N, ...] into actions for N environments."""
         if isinstance(self.space, DiscreteSpec):  # the hot path of most tasks
             return actions + self.space.start if self.space.start else actions
         return self.space.build(*self.split(actions))
@@ -190,17 +190,17 @@ class ActionSpec:
     def contains(self, actions: Array) -> bool:
         """Whether `actions` [..., *row_shape] have valid indices and finite numbers.
 
-        Numbers may exceed the bounds of the space: they are clipped where the environment takes them.
+        Numbers may exceed the bounds of the space, because `to_environment` clips them.
         """
         categories, values = self.split(actions)
         if self.dimensions and not all_finite(values):
             return False
-        # Read without a sign, a negative index is one beyond any size.
+        # Read as an unsigned number, a negative index exceeds every size.
         unsigned = categories.view(np.uint64)
         return all(unsigned[..., k].max(initial=0) < size for k, size in enumerate(self.categories))
 
     def allows(self, actions: Array, mask: Array) -> Array:
-        """[...], whether every index is one that its mask [..., choices] allows."""
+        """[...], whether the mask [..., choices] allows every index."""
         categories, _ = self.split(actions)
         allowed = np.take_along_axis(mask, categories + self.offsets, axis=-1)
         return np.asarray(allowed.astype(np.bool_).all(axis=-1))

@@ -1,4 +1,4 @@
-"""What one environment looks like, as plain frozen values: they can be sent from one process to another."""
+"""The spaces of one environment as plain frozen values, which one process can send to another."""
 
 import math
 import operator
@@ -14,7 +14,7 @@ from dppo_redis.spaces.observations import ObservationSpec, describe_observation
 
 @dataclass(frozen=True)
 class EnvironmentSpaces:
-    """What is observed in an environment, and what is done."""
+    """The observation space and the action space of an environment."""
 
     observation: ObservationSpec
     action: ActionSpec

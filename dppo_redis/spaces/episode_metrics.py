@@ -1,7 +1,7 @@
-"""Numbers that an environment reports of an episode at its end: `is_success`, and what is under `metrics`.
+"""Reads the numbers that an environment reports at an episode's end: `is_success`, and those under `metrics`.
 
-Read from `info` of one environment or of a vector of them, and laid out as arrays. Names come from the
-user's code: only short identifiers are kept, and a character that separates words becomes `_`. Pure.
+They come from `info` of one environment or of a vector, and become arrays. The user's code chooses the names.
+Only short identifiers are kept, and a character that separates words becomes `_`. Pure.
 """
 
 import math
@@ -27,7 +27,7 @@ MetricArrays = Mapping[str, npt.NDArray[np.float64]]  # name -> [E], NaN where a
 
 
 class EpisodeMetrics(NamedTuple):
-    """What one episode reported."""
+    """The metrics of one episode, and the names that were refused."""
 
     numbers: tuple[tuple[str, float], ...] = ()  # finite, each name once
     refused: tuple[str, ...] = ()  # the first names that cannot be used, as they may be printed
@@ -44,8 +44,8 @@ def is_name(name: object) -> bool:
 def read_episode(info: object) -> EpisodeMetrics:
     """The finite numbers that the last `info` of an episode holds; flags count as 0 and 1.
 
-    What is no finite number is left out. A name that cannot be used is refused, and the others stay.
-    A mapping or a value of a class of the user's that raises while it is read reports nothing.
+    Values that are no finite numbers are left out. A name that cannot be used is refused; the others stay.
+    If a class of the user's raises while its mapping or value is read, the result is empty.
     """
     try:
         return _read_episode(info)
@@ -75,7 +75,7 @@ def _read_episode(info: object) -> EpisodeMetrics:
 
 
 def _number(value: object) -> float | None:
-    """A finite number; an array of one counts as that one. None: it is none."""
+    """The value as a finite number (an array of one number counts); None if it is not one."""
     try:
         if isinstance(value, np.ndarray) and value.size == 1:
             value = value.item()
@@ -88,19 +88,19 @@ def _number(value: object) -> float | None:
 
 
 def _printed(name: object) -> str:
-    """A name of whatever kind and length, as a log may show it."""
+    """A name of any type and length, in a form for logs."""
     return ascii(name[:MAX_NAME]) if isinstance(name, str) else f"a {type(name).__name__}"
 
 
 def read_vector(
     infos: Mapping[str, Any], places: Sequence[int], is_reset: bool
 ) -> tuple[EpisodeMetrics, ...]:
-    """Of each environment that ended, by its place, what it reported.
+    """The metrics of each environment whose episode ended, in the order of `places`.
 
     Args:
         infos: of a vector step: from PlainEnvironment, as gymnasium stacks them, or one mapping for each.
         places: of the environments that ended.
-        is_reset: these begin anew in the same step, so that what they reported stands under `final_info`.
+        is_reset: they were reset in the same step, so that their metrics stand under `final_info`.
     """
     source = infos.get("final_info", infos) if is_reset else infos
     if isinstance(source, Mapping) and not (REPORTED in source or SUCCESS in source or METRICS in source):
@@ -126,13 +126,13 @@ def _of_place(source: Any, place: int) -> EpisodeMetrics:
 
 
 def _stacked_names(stacked: Mapping[Any, Any]) -> list[Any]:
-    """Names of values; gymnasium keeps beside each a mask that is named like it, after an underscore."""
+    """Names of values, without gymnasium's masks, which have the same names after an underscore."""
     names = islice(stacked, 2 * _MOST_LOOKED_AT)
     return [name for name in names if not (isinstance(name, str) and name[:1] == "_" and name[1:] in stacked)]
 
 
 def _at(stacked: Mapping[Any, Any], name: Any, place: int) -> Any:
-    """The value of one environment; None where the mask beside it says that it has none."""
+    """The value of one environment; None if gymnasium's mask says that it has none."""
     mask = stacked.get(f"_{name}") if isinstance(name, str) else None
     if name not in stacked or (mask is not None and not mask[place]):
         return None

@@ -1,7 +1,7 @@
-"""From rows of observations to what a network reads. Pure numpy.
+"""Converts rows of observations into the inputs of a network. Pure numpy.
 
-Actor and learner use these same functions, so that both see the same numbers. With frame stacking
-rows are [..., k, *row_shape], oldest first; else [..., *row_shape].
+Actor and learner use the same functions, so that both see the same numbers. With frame stacking rows are
+[..., k, *row_shape], oldest first; else [..., *row_shape].
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from dppo_redis.spaces.normaliser import normalise
 from dppo_redis.spaces.observations import Array, BoolArray, Field, FloatArray, ObservationSpec
 
 Normaliser = tuple[FloatArray, FloatArray]  # mean and inverse standard deviation, each [moments]
-_KINDS = ("vector", "binary", "categories")  # in this order: what is normalised comes first
+_KINDS = ("vector", "binary", "categories")  # in this order: normalised fields come first
 FORBIDDEN = -1e8  # the logit of a choice that the mask forbids; finite, so that 0 log 0 is 0
 
 
@@ -31,7 +31,7 @@ def in_order(spec: ObservationSpec) -> list[Field]:
 
 
 def observed(spec: ObservationSpec, rows: Array) -> FloatArray:
-    """What the normaliser keeps statistics of, [..., moments]."""
+    """The features that the normaliser keeps statistics of, [..., moments]."""
     return features(spec, rows)[..., : spec.moments]
 
 
@@ -41,7 +41,7 @@ def images(spec: ObservationSpec, rows: Array, frames: int = 1) -> tuple[Array, 
 
 
 def mask(spec: ObservationSpec, rows: Array, frames: int = 1) -> BoolArray | None:
-    """Allowed choices [..., choices]; None where the environment does not say."""
+    """Allowed choices [..., choices]; None if the environment has no mask."""
     for field in spec.fields:
         if field.kind == "mask":
             allowed = spec.part(rows, field) > 0
@@ -60,7 +60,7 @@ def _floats(spec: ObservationSpec, rows: Array, field: Field) -> FloatArray:
     if field.kind != "categories":
         return part.astype(np.float32, copy=False)
     hot = np.zeros((*part.shape[:-1], sum(field.sizes)), np.float32)
-    # One that its space does not have counts as the nearest: it has to reach the check that refuses it.
+    # A category outside its space counts as the nearest one here: a later check refuses it.
     own = np.minimum(np.maximum(part, 0), np.asarray(field.sizes) - 1)
     np.put_along_axis(hot, own + np.cumsum((0, *field.sizes))[:-1], np.float32(1), axis=-1)
     return hot
@@ -78,7 +78,7 @@ def _image(part: Array, field: Field, frames: int) -> Array:
 def episode_starts(ends: BoolArray, valid: BoolArray) -> BoolArray:
     """[T, N], rows that begin an episode; never the first row, whose past the rollout carries.
 
-    After an end the next row begins anew, and so does the one after a dummy row of a reset.
+    The row after an end begins an episode, and so does the row after a dummy row of a reset.
     """
     starts = np.zeros_like(ends)
     starts[1:] = ends[:-1] | ~valid[:-1]
@@ -86,7 +86,7 @@ def episode_starts(ends: BoolArray, valid: BoolArray) -> BoolArray:
 
 
 def stack_frames(rows: Array, before: Array, starts: BoolArray) -> Array:
-    """The k last frames at every row [T, N, k, ...], oldest first, from frames that travelled singly.
+    """The k last frames at every row [T, N, k, ...], oldest first, from single frames as on the wire.
 
     Args:
         rows: [T, N, ...].

@@ -1,4 +1,4 @@
-"""Which convolutions read an image. Pure: the networks build them, an export describes them."""
+"""Chooses the convolutions for an image. The networks build them, an export describes them. Pure."""
 
 NATURE_PIXELS = 36  # the least height and width that the Nature CNN can read
 

@@ -1,7 +1,7 @@
-"""How much memory rows take on their way through a run's networks, and in which pieces they go. Pure.
+"""Estimates the memory that rows take in a run's networks, and splits rows into pieces of limited size. Pure.
 
-From shapes alone, never from a machine: a piece's size may change the last bits of its results, and a fleet
-has to get those of its serial baseline.
+The size of a piece may change the last bits of its results, and a fleet must get the same bits as its serial
+baseline. So sizes follow from shapes alone, never from the machine.
 """
 
 import itertools
@@ -21,7 +21,7 @@ _SMALL_OUTPUTS = 48  # the same for the two layers of small pictures
 def network_row_bytes(
     observation: ObservationSpec, frames: int, hidden: Sequence[int], memory_size: int
 ) -> int:
-    """About what one row takes: the numbers read, and the outputs of all layers of policy and value."""
+    """Estimated bytes of one row: the numbers read, and the outputs of all layers of policy and value."""
     numbers = frames * observation.size + 4 * sum(hidden) + 8 * memory_size
     for field in observation.images:
         channels, height, width = field.image_shape
@@ -31,7 +31,7 @@ def network_row_bytes(
 
 
 def pieces(rows: int, row_bytes: int) -> list[slice]:
-    """Rows in pieces of about equal size: at least LEAST_ROWS, and else about 128 MiB at most."""
+    """Split rows into pieces of about equal size: at least LEAST_ROWS rows, else at most about 128 MiB."""
     most = max(LEAST_ROWS, _PIECE_BYTES // row_bytes)
     count = max(1, min(math.ceil(rows / most), rows // LEAST_ROWS))
     cuts = [rows * number // count for number in range(count + 1)]
@@ -39,7 +39,7 @@ def pieces(rows: int, row_bytes: int) -> list[slice]:
 
 
 def column_pieces(columns: int, steps: int, row_bytes: int) -> list[slice]:
-    """The same for whole columns of `steps` rows, as a network with a memory reads them."""
+    """Split whole columns of `steps` rows in the same way, for a network with a memory."""
     most = max(math.ceil(LEAST_ROWS / steps), _PIECE_BYTES // (steps * row_bytes), 1)
     count = max(1, min(math.ceil(columns / most), columns * steps // LEAST_ROWS))
     cuts = [columns * number // count for number in range(count + 1)]

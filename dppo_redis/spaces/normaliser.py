@@ -1,15 +1,15 @@
-"""Running mean and variance, merged from batches in float64, and what is done with them. Pure.
+"""Keeps running mean and variance in float64, merges batches into them, and normalises with them. Pure.
 
-The learner owns the statistics and merges them from accepted rollouts; actors and evaluation get a
-frozen copy inside the weights. Merging k parts equals one pass over all data, where nothing is an outlier.
+The learner owns the statistics and merges accepted rollouts into them. Actors and evaluation get a frozen
+copy inside the weights. Merging k parts equals one pass over all data if there is no outlier.
 
-An outlier counts with what the network sees of it. A mean and a variance have no bound on what one row does
-to them: one number of 1e10 in 100,000 rows would make all others look alike for ever. So values far out are
-held at CLIP standard deviations before they are merged (Winsorised, as in Huber, "Robust Estimation of a
-Location Parameter", 1964), with the statistics so far as the measure. What lies that far out in more than one
-row of CLIP^2 = 100 still moves the statistics, by a factor with each batch, until it is far out no more; what
-is rarer than that is clipped for the network by its own spread, too. Unlike Huber's, the limit beyond
-which a value is held lies far above the value that it is held at: ordinary heavy tails stay as they are.
+One outlier can change a mean and a variance without bound: a number of 1e10 in 100,000 rows would make all
+other numbers equal for the network, for ever. So outliers are held at CLIP standard deviations of the
+statistics so far before they are merged (Winsorised, as in Huber, "Robust Estimation of a Location
+Parameter", 1964). The network, too, sees them clipped there. If more than one row of CLIP^2 = 100 lies so
+far out, the statistics still move, by a factor with each batch, until these rows are no outliers. Rarer
+values are clipped for the network by their own spread, too. Unlike in Huber's method, the limit beyond which
+a value is held is far above the value at which it is held, so that ordinary heavy tails do not change.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ Moments64 = npt.NDArray[np.float64]
 CLIP = 10.0  # normalised observations are held within +- this many standard deviations
 _EPSILON = 1e-8
 OUTLIER = 100.0  # standard deviations; the recipes in ops/runs stay below
-_OUTLIER_IN_UNITS = 1e4  # for a feature that has not varied yet, whose spread is unknown
+_OUTLIER_IN_UNITS = 1e4  # for a feature that has not varied yet: its spread is unknown
 _KNOWN_ROWS = 2048  # with fewer, which may be neighbours in time, the limit is wider
 _MOST = 0.99  # of the rows of a first batch say what is usual
 _MOST_IN_STDS = 2.576  # that many standard deviations of a normal distribution
@@ -88,15 +88,15 @@ class RunningMoments:
 
 @dataclass(frozen=True)
 class OutlierBounds:
-    """Where values lie, and from where on one is an outlier; arrays are [O]."""
+    """The centre of values, and the distance beyond which one is an outlier; arrays are [O]."""
 
     centre: Moments64
-    limit: Moments64  # largest distance from the centre of what is no outlier
+    limit: Moments64  # values at a larger distance from the centre are outliers
     held_at: Moments64  # distance at which an outlier counts
 
     @staticmethod
     def known(centre: Moments64, std: Moments64, count: int) -> "OutlierBounds":
-        """From a standard deviation that `count` rows gave."""
+        """The bounds for a standard deviation that was computed from `count` rows."""
         varies = np.square(std) > _EPSILON
         unit = np.maximum(1.0, np.abs(centre))
         far = OUTLIER * max(1.0, _KNOWN_ROWS / count)
@@ -114,7 +114,7 @@ class OutlierBounds:
 
 
 def spread_of(moments: RunningMoments, rows: Array) -> OutlierBounds:
-    """By the statistics so far; those of the first rows [B, O], B > 0, by what 99 % of themselves keep to."""
+    """The bounds by the statistics so far; for the first rows [B, O], B > 0, by the range of 99 % of them."""
     if moments.count:
         return OutlierBounds.known(moments.mean, np.sqrt(moments.squares / moments.count), moments.count)
     exact = rows.astype(np.float64)

@@ -1,8 +1,8 @@
-"""Observation spaces as plain frozen values: what a row of observations is on the wire.
+"""Describes observation spaces as plain frozen values, and packs observations into rows for the wire.
 
-With `actions.py` the only reader of gymnasium's space objects. A space is a list of named fields in a
-fixed order, so that no order of keys can swap two features. A row is one numpy item: of the field's
-dtype and shape where there is one field, else of a structured dtype with one member for each.
+Only this module and `actions.py` read gymnasium's space objects. A space is a list of named fields in a fixed
+order, so that no order of keys can swap two features. A row is one numpy item. With one field it has the
+field's dtype and shape; with more it has a structured dtype with one member for each field.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ Path = tuple[str | int, ...]
 SUPPORTED = "Box of any shape, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 _WIRE_DTYPES = {"image": np.uint8, "binary": np.uint8, "mask": np.uint8, "categories": np.int32}
 _BYTES = ("uint8", "bool")
-MOST_CATEGORIES = 65_536  # more of them no one-hot vector and no policy head can hold
+MOST_CATEGORIES = 65_536  # the limit for one-hot vectors and policy heads
 
 
 def all_finite(numbers: Array) -> bool:
@@ -37,7 +37,7 @@ def all_finite(numbers: Array) -> bool:
 
 
 class MaskSpace(MultiBinary):
-    """Which actions are allowed; stands beside the observation where the environment says so."""
+    """The space of an action mask, which stands beside the observation if the environment has one."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class Field:
 
     @property
     def name(self) -> str:
-        """`position`, or `robot.arm.0` for what is nested."""
+        """`position`, or `robot.arm.0` for a nested field."""
         return ".".join(map(str, self.path)) or "observation"
 
     @property
     def environment_shape(self) -> tuple[int, ...]:
-        """The axes as the environment gives them; where they are not known, those of the wire."""
+        """The environment's axes; if they are not known, the axes on the wire."""
         return self.shape if self.own_shape is None else self.own_shape
 
     @cached_property
@@ -74,7 +74,7 @@ class Field:
 
     @property
     def features(self) -> int:
-        """How many numbers a network reads of it, images and masks aside."""
+        """How many numbers of the vector input this field fills; 0 for images and masks."""
         if self.kind == "categories":
             return sum(self.sizes)
         return math.prod(self.shape) if self.kind in ("vector", "binary") else 0
@@ -89,9 +89,10 @@ class Field:
 
     @property
     def channels_first(self) -> bool:
-        """Whether the first axis are the channels, not the last.
+        """Whether the first axis holds the channels; otherwise the last one does.
 
-        Of a square picture they are the odd axis, however many; else the shorter one of the two.
+        If exactly two neighbouring axes are equal, they are a square picture, and the other axis holds the
+        channels. Else the shorter one of first and last axis holds them.
         """
         if len(self.shape) == 2:
             return True
@@ -113,7 +114,7 @@ class Field:
 
 @dataclass(frozen=True)
 class ObservationSpec:
-    """What a row of observations holds."""
+    """The fields of a row of observations, in their order."""
 
     fields: tuple[Field, ...]
 
@@ -129,7 +130,7 @@ class ObservationSpec:
 
     @cached_property
     def is_floats(self) -> bool:
-        """Whether a row is a plain vector of float32: what a network reads as it is."""
+        """Whether a row is a plain vector of float32, which a network reads without conversion."""
         return self.is_plain and self.fields[0].kind == "vector" and self.row_dtype == np.float32
 
     @cached_property
@@ -153,7 +154,7 @@ class ObservationSpec:
 
     @cached_property
     def size(self) -> int:
-        """All features of one row, images and masks aside."""
+        """Number of features of one row, without images and masks."""
         return sum(field.features for field in self.fields)
 
     @property
@@ -166,7 +167,7 @@ class ObservationSpec:
         return any(field.kind == "mask" for field in self.fields)
 
     def pack(self, observation: Any, lead: tuple[int, ...] = ()) -> Array:
-        """Observations as the environment gives them to rows [*lead, *row_shape]."""
+        """Pack observations of the environment into rows [*lead, *row_shape]."""
         if self.is_floats and not self.fields[0].path:
             return np.asarray(observation, np.float32).reshape(*lead, *self.row_shape)
         if self.is_plain:
@@ -199,7 +200,7 @@ class ObservationSpec:
         return None
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Plain values: what the wire shows, without the environment's own axes."""
+        """Plain values of the form on the wire, without the environment's own axes."""
         return [
             {name: value for name, value in asdict(field).items() if name != "own_shape"}
             for field in self.fields
@@ -232,7 +233,7 @@ def describe_observations(space: gymnasium.Space[Any]) -> ObservationSpec:
 
 
 def check_categories(space: gymnasium.Space[Any], sizes: tuple[int, ...]) -> None:
-    """Refuse categories without number.
+    """Refuse too many categories.
 
     Raises:
         ConfigurationError: there are more than MOST_CATEGORIES of them.
@@ -244,10 +245,10 @@ def check_categories(space: gymnasium.Space[Any], sizes: tuple[int, ...]) -> Non
 
 
 def keys_in_order(space: Dict) -> list[Any]:
-    """The keys of a Dict, in one order whatever the one they were given in: numbers, then texts.
+    """The keys of a Dict in a fixed order, numbers before texts, independent of the order in the Dict.
 
     Raises:
-        ConfigurationError: one is something else, of which JSON could not tell.
+        ConfigurationError: a key is of another type, which JSON cannot hold.
     """
     for key in space.spaces:
         if not isinstance(key, str | int):
