@@ -1,7 +1,7 @@
-"""What each role may do on a Redis server: the least that its code needs. Pure: values in, text out.
+"""Builds the Redis ACL rules of each role: the least rights that the role's code needs. Pure.
 
-Written with selectors, because a right belongs to a command and its keys together: SET for one key
-beside write access to another would be SET for both. Redis 7.0 and Valkey read the same lines.
+The rules use selectors, because a selector grants commands on its own keys only. Without selectors, SET for
+one key and write access to another key would allow SET on both. Redis 7.0 and Valkey read the same lines.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ _ANY_RUN = RunKeys("any")
 
 @dataclass(frozen=True)
 class Grant:
-    """Commands that a role may use on keys: reading (R), writing (W) or both."""
+    """Commands that a role may use on some keys, for reading (R), writing (W) or both."""
 
     commands: str
     access: str
     keys: tuple[str, ...]
 
     def text(self) -> str:
-        """A selector as Redis reads it."""
+        """The selector in Redis's syntax."""
         return f"({_allowed(self.commands)} {' '.join(f'%{self.access}~{key}' for key in self.keys)})"
 
 
@@ -109,7 +109,7 @@ def _allowed(commands: str) -> str:
 
 
 def rules_of(role: Role, run: str | None) -> str:
-    """The rights of a role in one run, or in every run where `run` is None."""
+    """The rules of a role in one run; `run` None: in every run."""
     grants = _GRANTS[role](RunKeys(run) if run else _ANY_RUN)
     if run is None:
         grants = [Grant(g.commands, g.access, tuple(in_every_run(key) for key in g.keys)) for g in grants]
@@ -124,7 +124,7 @@ def user_line(name: str, password: str, rules: str) -> str:
 
 
 def acl_file(users: Sequence[tuple[Role, str, str]], admin: tuple[str, str], run: str | None) -> str:
-    """The whole file: (role, name, password) of each role, and an administrator; all others are refused."""
+    """The text of an ACL file: users as (role, name, password), an administrator, and no other user."""
     lines = ["user default off resetpass resetkeys resetchannels -@all"]
     lines += [user_line(name, password, rules_of(role, run)) for role, name, password in users]
     lines.append(user_line(*admin, "~* &* +@all"))

@@ -1,6 +1,6 @@
-"""The embedded broker: which server is started, and how.
+"""Chooses the embedded Redis server and builds its command line; checks the version of any server.
 
-Nothing is persisted; the checkpoint is the truth.
+The embedded server persists nothing: a run is resumed from its checkpoint.
 """
 
 import re
@@ -15,13 +15,13 @@ from dppo_redis.errors import ConfigurationError
 from dppo_redis.store.client import Client, eviction_warning
 
 OLDEST_SERVER = (7, 0)
-PROFILES = Path(__file__).parents[1] / "redis"  # what each of them loses: ops/README.md
+PROFILES = Path(__file__).parents[1] / "redis"  # ops/README.md says which data each profile can lose
 _MAXMEMORY = "2gb"
 
 
 @dataclass(frozen=True)
 class Broker:
-    """A server to be started on a unix socket."""
+    """How to start a Redis server on a unix socket, and its URL."""
 
     command: list[str]
     url: str
@@ -29,7 +29,7 @@ class Broker:
 
 
 def embedded(directory: Path, profile: str = "none") -> Broker:
-    """The server of a run, its socket in a short private directory; `profile` names a file of ops/redis."""
+    """The server of a run, with its socket in `directory`; `profile` names a file of ops/redis."""
     socket = _socket_in(directory)
     command = [
         find_server(),

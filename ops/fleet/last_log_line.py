@@ -1,4 +1,4 @@
-"""What a service said last: why it ended. Reads its log, nothing else."""
+"""Finds in a service's log why the service ended. Reads that log alone."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.+)$')
 
 
 def last_words(log: Path) -> str:
-    """What a service said last: its last line, or where in the user's code a fault of native code came."""
+    """The last line of a service's log, or the line of the user's code at which native code crashed."""
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - _TAIL_BYTES))

@@ -1,7 +1,7 @@
-"""What a fleet needs of this machine's limits: open files in one process, and processes of one user.
+"""Compares a fleet's needs with this machine's limits: open files per process, and processes per user.
 
-Asked before anything is written: supervisord would say it in words of its own, and a service that lacks a
-file or a thread fails later, in any place.
+The command checks them before it writes anything. supervisord's own message would not name a remedy, and a
+service that cannot open a file or start a thread would fail later, at an unrelated place.
 """
 
 import contextlib
@@ -13,27 +13,27 @@ from pathlib import Path
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import RunConfig
 
-# Measured with a fleet of three actors, and rounded up; the environments' own come on top.
+# Measured with a fleet of three actors and rounded up. Files and tasks of the environments are extra.
 _FILES_OF_A_SERVICE = 64
-_FILES_OF_THE_SERVER = 64  # its own, and those it sets aside
+_FILES_OF_THE_SERVER = 64  # those it uses, and those it reserves
 _CONNECTIONS_OF_AN_ACTOR = 3
 _OTHER_CONNECTIONS = 16
 _FILES_FOR_A_CHILD = 4  # of supervisord: pipes and log
-_FILES_FOR_AN_ENVIRONMENT = 4  # in a process of its own: pipes
+_FILES_FOR_AN_ENVIRONMENT = 4  # of an environment in its own process: pipes
 _TASKS_OF_THE_REST = 24  # command, supervisord, server, learner and evaluator, their threads included
 _TASKS_OF_AN_ACTOR = 3
 
 
 @dataclass(frozen=True)
 class FleetNeeds:
-    """Of a fleet on this machine."""
+    """Open files and tasks that a fleet needs on this machine."""
 
-    files: int  # open in the process that has most
+    files: int  # open files in the process that has most
     tasks: int  # processes and threads
 
 
 def needs_of(config: RunConfig, *, has_server: bool) -> FleetNeeds:
-    """The least that the fleet of a run can work with; `has_server`: the embedded one."""
+    """The least that a run's fleet needs; `has_server`: the fleet includes the embedded server."""
     apart = config.envs_per_actor if config.vectorization == "async" else 0
     services = config.actors + 3
     server = _FILES_OF_THE_SERVER + _OTHER_CONNECTIONS + _CONNECTIONS_OF_AN_ACTOR * config.actors
@@ -46,10 +46,10 @@ def needs_of(config: RunConfig, *, has_server: bool) -> FleetNeeds:
 
 
 def check_limits(needs: FleetNeeds) -> None:
-    """Raise this process's own limits as far as the fleet needs and may; its services inherit them.
+    """Raise this process's limits to what the fleet needs, if allowed. Its services inherit the limits.
 
     Raises:
-        ConfigurationError: they are too low, with what is needed and what there is.
+        ConfigurationError: a limit is too low; the message says what is needed and what is allowed.
     """
     said = f"this fleet needs {needs.files} open files in a process and {needs.tasks} processes and threads"
     remedy = "raise the limit, or start fewer actors or environments"
@@ -67,7 +67,7 @@ def check_limits(needs: FleetNeeds) -> None:
 
 
 def _make_room(limit: int, needed: int) -> int | None:
-    """Raise a limit to what is needed; where that may not be, the most there may be."""
+    """Raise the soft limit to `needed`; returns None, or the hard limit if that is lower than `needed`."""
     soft, hard = resource.getrlimit(limit)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return None
@@ -78,7 +78,7 @@ def _make_room(limit: int, needed: int) -> int | None:
 
 
 def _tasks_of_this_user() -> int:
-    """Processes and threads, as the limit counts them; 0 where the system does not show them."""
+    """Processes and threads of this user, as the limit counts them; 0 where the system does not show them."""
     count = 0
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended

@@ -1,6 +1,7 @@
-"""The directory of a fleet's sockets: where cleaners do not go, kept fresh, and put back where they did.
+"""Creates the private directory of a fleet's sockets, and keeps it alive while the fleet runs.
 
-Cleaners of temporary directories judge by age, and know nothing of a run that lasts for weeks.
+Systems clean up temporary directories by the age of their files, and a run may last for weeks. So the
+directory lies outside /tmp where possible, its files are touched each hour, and removed sockets are restored.
 """
 
 import logging
@@ -24,8 +25,8 @@ _log = logging.getLogger("dppo")
 
 
 def make_private_directory(run_dir: Path) -> Path:
-    """A new directory, mode 0700, in the first of these where a socket can be: what TMPDIR names, the user's
-    runtime directory, the run's own, the temporary directory of everybody.
+    """Create a directory, mode 0700, in the first of these parents that can hold a socket: TMPDIR, the user's
+    runtime directory, the run directory, the system's temporary directory.
     """
     temporary = tempfile.gettempdir()
     last = Path("/tmp" if len(temporary) > _LONGEST_PARENT else temporary)
@@ -46,7 +47,7 @@ def _chosen_directory() -> Path | None:
 
 
 def _runtime_directory() -> Path | None:
-    """XDG_RUNTIME_DIR where it is what it should be: ours alone. `su` leaves that of another user behind."""
+    """XDG_RUNTIME_DIR if this user alone owns and reads it, else None. `su` keeps another user's variable."""
     path = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nonexistent")
     try:
         found = path.stat()
@@ -57,7 +58,7 @@ def _runtime_directory() -> Path | None:
 
 
 def _takes_sockets(directory: Path) -> bool:
-    """Some network and shared file systems do not."""
+    """Whether a unix socket can be bound in `directory`. Some network and shared file systems refuse."""
     path = directory / "try.sock"
     with socket.socket(socket.AF_UNIX) as tried:
         try:
@@ -69,17 +70,17 @@ def _takes_sockets(directory: Path) -> bool:
 
 
 class SocketUpkeep:
-    """Called again and again while a fleet runs: touches its sockets, and restores removed ones."""
+    """Touches the sockets of a running fleet and restores removed ones. The watch calls it repeatedly."""
 
     def __init__(self, fleet: Fleet, broker_socket: Path | None) -> None:
         self._fleet = fleet
         self._directory = fleet.plan.private_dir
         self._broker_socket = broker_socket
-        self._next_look = 0.0  # monotonic, as the next one
+        self._next_look = 0.0  # monotonic, like the next attribute
         self._next_freshening = time.monotonic() + _FRESHEN_S
 
     def __call__(self) -> None:
-        """Look, once a second."""
+        """Check the sockets, at most once a second."""
         now = time.monotonic()
         if now < self._next_look:
             return
@@ -96,7 +97,7 @@ class SocketUpkeep:
                 os.utime(path)
 
     def _put_back(self) -> bool:
-        """Whether something had gone."""
+        """Restore removed sockets; returns whether one was missing."""
         control, broker = self._fleet.plan.control_socket, self._broker_socket
         if control.exists() and (broker is None or broker.exists()):
             return False

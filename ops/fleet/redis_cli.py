@@ -1,4 +1,4 @@
-"""The redis-cli that reaches the server of a URL, as people type it. Pure: a URL in, words out, no secret."""
+"""Builds the redis-cli command line for a Redis URL, without secrets. Pure: a URL in, text out."""
 
 import shlex
 from urllib.parse import urlsplit
@@ -9,7 +9,7 @@ _TLS_FLAGS = {"ssl_ca_certs": "--cacert", "ssl_certfile": "--cert", "ssl_keyfile
 
 
 def redis_cli(url: str) -> str:
-    """The command; with sentinels, the one that says where the primary is now."""
+    """The command for the server of `url`. With sentinels, the command asks where the primary is now."""
     address = read_address(url)
     words = ["redis-cli", *_tls(url, address)]
     if address.sentinels:

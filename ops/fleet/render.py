@@ -1,7 +1,7 @@
-"""The supervisord configuration of a run. Pure: values in, text out.
+"""Renders the supervisord configuration of a run. Pure: values in, text out.
 
 Every service is a group of its own, so that priorities order the shutdown: actors first, then
-evaluator, learner and broker. Waiting for Redis lives in the services, not in startretries.
+evaluator, learner and broker. Each service waits for Redis by itself; startretries does not.
 """
 
 import configparser
@@ -13,15 +13,15 @@ from pathlib import Path
 from dppo_redis.artefacts.run_files import RunFiles, event_log_file
 from dppo_redis.errors import ConfigurationError
 
-ACTORS = "actor_"  # what the names of their processes begin with
-SAMPLING_STOP_WAIT_S = 3  # longer than a hanging step, closing and what is left take to end
+ACTORS = "actor_"  # prefix of the names of actor processes
+SAMPLING_STOP_WAIT_S = 3  # longer than it takes to end a hanging step, close environments and end leftovers
 LEARNER, EVALUATOR = "learner", "evaluator"
 LEARNER_STOP_WAIT_S = 60  # longer than the longest save we allow
 
 
 @dataclass(frozen=True)
 class FleetPlan:
-    """What supervisord shall run."""
+    """The services that supervisord runs, and their directories."""
 
     run: str
     run_dir: Path
@@ -30,7 +30,7 @@ class FleetPlan:
     python: str
     actors: int
     broker_command: Sequence[str] | None  # None: the Redis already runs elsewhere
-    open_files: int = 1024  # that supervisord makes sure it may have
+    open_files: int = 1024  # limit of open files that supervisord requires (minfds)
     event_log: Path | None = None  # directory for one file of events for each service
     evaluator: bool = True  # whether there is one
 
@@ -44,7 +44,7 @@ class FleetPlan:
 
 
 def render(plan: FleetPlan) -> str:
-    """The text of the configuration file. Secrets are not in it: they travel in the environment.
+    """The text of the configuration file. It holds no secrets; services get these from the environment.
 
     Raises:
         ConfigurationError: a path that supervisord's format cannot hold.
@@ -152,7 +152,7 @@ def _value(value: object) -> str:
 
 
 def private_directory_in(configuration: Path) -> Path | None:
-    """The directory of the sockets of a fleet whose configuration was written; None where there is none."""
+    """The socket directory that a configuration file names; None without a readable file."""
     parser = configparser.RawConfigParser(strict=False)
     try:
         parser.read_string(configuration.read_text(encoding="utf-8"))
@@ -162,10 +162,10 @@ def private_directory_in(configuration: Path) -> Path | None:
 
 
 def check_path(path: Path | None) -> None:
-    """Refuse a path that the format cannot hold.
+    """Refuse a path that supervisord's format cannot hold.
 
     Raises:
-        ConfigurationError: naming it.
+        ConfigurationError: names the path.
     """
     text = str(path)
     if any(mark in text for mark in ("\n", "\r", " ;", " #", "\t")):

@@ -1,4 +1,4 @@
-"""The directory of a run: names that do not clash, what may be overwritten, what is in it."""
+"""Names, checks, locks and prepares the directory of a run."""
 
 import json
 import secrets
@@ -37,12 +37,12 @@ class RunDirectory:
 
 
 def default_run_name(config: RunConfig) -> str:
-    """Unique: environment, seed, time, and a few random digits for two starts in one second."""
+    """A unique name: environment, seed, time, and four random digits for two starts in one second."""
     return f"{stable_run_name(config)}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 def stable_run_name(config: RunConfig) -> str:
-    """Environment and seed: the same at each start."""
+    """A name of environment and seed, which is the same at each start."""
     kept = (c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in config.env_id)
     env = "".join(kept).strip("-._") or "run"
     return f"{env[:60]}-s{config.seed}"
@@ -81,7 +81,7 @@ def sampling_in(directory: Path) -> str:
 
 
 def choose(config: RunConfig, run: str | None, directory: Path | None, resume: bool) -> RunDirectory:
-    """Settle on a name and a directory; nothing is written.
+    """Choose the run's name and directory. Writes nothing.
 
     Raises:
         ConfigurationError: a bad name, or nothing to resume.
@@ -113,13 +113,13 @@ def _choose_to_resume(config: RunConfig, run: str | None, directory: Path | None
 
 
 def nothing_to_resume(path: Path) -> ConfigurationError:
-    """That a directory holds no run, and which runs are in runs/."""
+    """The error for a directory that holds no run. Its message lists the runs in runs/."""
     others = listed_instead(path.name, runs_here())
     return ConfigurationError(f"{path} holds no run to resume{f'; {RUNS}/ has: {others}' if others else ''}")
 
 
 def check(directory: RunDirectory, *, resume: bool, overwrite: bool) -> None:
-    """Refuse a directory that holds another run or foreign files; nothing is written.
+    """Refuse a directory that holds another run or foreign files. Writes nothing.
 
     Raises:
         ConfigurationError: with the remedy.
@@ -138,16 +138,16 @@ def check(directory: RunDirectory, *, resume: bool, overwrite: bool) -> None:
 
 
 def _is_unused(files: RunFiles) -> bool:
-    """Empty, or with no more than a command writes that is killed while it begins: lock and configuration."""
+    """Whether a directory holds at most the lock and configuration of a command killed at its start."""
     children = set(files.path.iterdir())
     begun = {files.lock, files.config, *(temporary_path(file) for file in (files.config, files.identity))}
     return not children or (files.lock in children and children <= begun)
 
 
 def claim(directory: RunDirectory, stop: StopRequest | None = None, held: int | None = None) -> int:
-    """Create and lock the directory; returns the lock's file descriptor, to be kept open.
+    """Create and lock the directory. The caller keeps the returned file descriptor of the lock open.
 
-    `held` is the descriptor where `hold` has locked it before.
+    `held` is the descriptor if `hold` has already locked the directory.
 
     Raises:
         ConfigurationError: a living run uses it, or it cannot be written.
@@ -165,7 +165,7 @@ def claim(directory: RunDirectory, stop: StopRequest | None = None, held: int | 
 
 
 def hold(path: Path, stop: StopRequest) -> int | None:
-    """Lock a directory that a run has used before; None where it holds no lock. Nothing is written.
+    """Lock a directory that a run has used before; None if it holds no lock file. Writes nothing.
 
     Raises:
         ConfigurationError, StoppedError: as `claim` does.
@@ -178,16 +178,16 @@ def hold(path: Path, stop: StopRequest) -> int | None:
 
 
 def prepare(directory: RunDirectory, config: RunConfig, *, resume: bool, sampling: str = "a fleet") -> None:
-    """Remove what an earlier run left, unless it is resumed, and write the configuration.
+    """Write the configuration. Unless the run is resumed, first remove the files of an earlier run.
 
-    `sampling` says what the configuration does not: who samples, and with policies of which age.
+    `sampling` names what the configuration lacks: which command samples, and how old its policies are.
 
     Raises:
         ConfigurationError: the directory cannot be written.
     """
     files = directory.files
     try:
-        for file in () if resume else files.artefacts:  # what the user put beside them stays
+        for file in () if resume else files.artefacts:  # the user's own files stay
             if file.is_dir() and not file.is_symlink():
                 shutil.rmtree(file)
             else:
@@ -206,5 +206,5 @@ def _unwritable(path: Path, error: OSError) -> ConfigurationError:
 
 
 def write_summary(path: Path, summary: RunSummary) -> None:
-    """Keep the summary beside the other artefacts."""
+    """Write the summary into the run directory `path`."""
     write_atomically(RunFiles(path).summary, json.dumps(to_json(summary), indent=2).encode())

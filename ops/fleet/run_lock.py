@@ -1,7 +1,8 @@
-"""The lock of a run's directory: one command at a time trains into it.
+"""Locks a run's directory, so that one command at a time trains into it.
 
-flock shows that the lock is held; the file's text names the holder. A living command is named at once;
-the fleet of a killed command is waited for. Where the file system keeps no locks, the text alone decides.
+flock tells whether the lock is held; the file's text names the holder. If the holder's command lives, `take`
+raises at once. If only its fleet lives, `take` waits for the fleet's end. On a file system without locks
+the text alone decides.
 """
 
 import errno
@@ -26,7 +27,7 @@ _log = logging.getLogger("dppo")
 
 
 class HolderLiveness(Enum):
-    """What is known of a holder."""
+    """Which processes of a lock's holder still live."""
 
     COMMAND = "its command lives"
     FLEET = "its command is gone, its fleet is not"
@@ -36,7 +37,7 @@ class HolderLiveness(Enum):
 
 @dataclass(frozen=True)
 class Process:
-    """A process of this machine, and not a later one of the same number."""
+    """A process of this machine. Its start time tells it from a later process with the same pid."""
 
     pid: int
     started: str
@@ -52,7 +53,7 @@ class Process:
 
 @dataclass(frozen=True)
 class LockHolder:
-    """What the file says of who took the lock last."""
+    """The last holder of the lock, as the lock file names it."""
 
     run: str
     host: str
@@ -67,11 +68,11 @@ class LockHolder:
         return HolderLiveness.FLEET if self.fleet is not None and self.fleet.lives else HolderLiveness.NONE
 
 
-_ENDED = "ended"  # a zombie: only its parent has not looked yet
+_ENDED = "ended"  # a zombie: it has ended, and its parent has not waited for it yet
 
 
 def _started(pid: int) -> str:
-    """When a process began, in the machine's ticks; empty where the system does not say."""
+    """Start time of a process in clock ticks since boot; empty where the system does not show it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -95,7 +96,7 @@ def read_holder(file: Path) -> LockHolder | None:
 
 
 def sign(lock: int, run: str, fleet_pid: int | None = None) -> None:
-    """Write into the lock's file who holds it; a full disk leaves it unsaid."""
+    """Write the holder into the lock file. On a full disk this logs a warning and writes nothing."""
     fleet = None if fleet_pid is None else Process.of(fleet_pid)
     holder = LockHolder(run, socket.gethostname(), Process.of(os.getpid()), fleet)
     try:
@@ -106,7 +107,7 @@ def sign(lock: int, run: str, fleet_pid: int | None = None) -> None:
 
 
 def take(file: Path, stop: StopRequest) -> int:
-    """Lock `file`, made where it is missing, and return its descriptor, to be kept open.
+    """Lock `file`, created if missing. The caller keeps the returned file descriptor open.
 
     Raises:
         ConfigurationError: a living command holds it, or its fleet does not end.
@@ -153,7 +154,7 @@ def _wait(lock: int, file: Path, stop: StopRequest) -> None:
 
 
 def _try(lock: int) -> OSError | None:
-    """Lock it if that can be done now, else why not."""
+    """Take the lock without waiting; returns None, or the error if that failed."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -1,7 +1,8 @@
-"""`python -m ops.fleet.run_tied COMMAND ...`: run a command that ends when its parent does.
+"""`python -m ops.fleet.run_tied COMMAND ...`: runs a command that ends when its parent process ends.
 
-For the broker, which is not our code. On Linux it becomes the command: the wish survives the exec,
-and no process is added. Elsewhere it stays beside it and passes SIGTERM on.
+The broker needs this because it is not our code. On Linux this process replaces itself with the command:
+the kernel keeps the parent-death signal across exec, and no process is added. Elsewhere this process stays
+and passes SIGTERM on.
 """
 
 import os

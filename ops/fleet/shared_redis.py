@@ -1,4 +1,4 @@
-"""A Redis that runs already: is it there, is it fit, is the run's name free, and whose keys are they?"""
+"""Checks a Redis that already runs, claims the run's name in it, and expires the run's keys at the end."""
 
 import logging
 from collections.abc import Callable
@@ -54,9 +54,9 @@ def prepare_shared(url: str, options: TrainOptions, directory: RunDirectory, sto
 
 
 def leave_shared(store: RunStore, *, failed: bool) -> None:
-    """After the end: let the keys expire, unless another learner leads the run: then they are not ours."""
+    """Let the keys of an ended run expire. If another learner leads the run, leave the keys to it."""
     leader = living_leader(store.lease, StopRequest())
-    leader = leader and living_leader(store.lease, StopRequest())  # our own may just be leaving
+    leader = leader and living_leader(store.lease, StopRequest())  # our own learner may be about to end
     if leader:
         _log.warning("run %s is led by %s: not touching its keys", store.keys.run, leader)
         return
@@ -66,7 +66,7 @@ def leave_shared(store: RunStore, *, failed: bool) -> None:
 
 
 def living_leader(look: Callable[[], HolderReading], stop: StopRequest) -> str:
-    """The learner that renews the lease meanwhile; empty if none does."""
+    """The learner that renews the lease while this function watches; empty if no learner does."""
     return living_holder(look, _LEASE_CHECK_S, stop, changes_hands=True) or ""
 
 

@@ -1,7 +1,8 @@
-"""Where a command begins: with a new run, with the last checkpoint of one, or after its end.
+"""Decides how a training command starts: a new run, a resumed run, or a finished run with nothing to train.
 
-`--resume` says that there is a run to go on with. `--resume auto` takes what it finds, so that one line
-serves the first start and every one after a preemption. Nothing is written here.
+`--resume` requires a run that can be resumed. `--resume auto` resumes a run if the directory holds one and
+starts a new run otherwise, so the same command line serves the first start and each restart after a
+preemption. This module writes no files.
 """
 
 import logging
@@ -27,16 +28,16 @@ _log = logging.getLogger("dppo")
 
 @dataclass(frozen=True)
 class StartDecision(Generic[T]):
-    """What a command line comes to, here and now."""
+    """The options, directory and lock with which a command starts."""
 
-    options: T  # `resume` and `overwrite` are decided
+    options: T  # `resume` and `overwrite` hold the decision
     directory: RunDirectory
-    lock: int | None  # of the directory, where it was there already
+    lock: int | None  # file descriptor of the directory's lock; None: the lock file did not exist
     summary: RunSummary | None = None  # the run is finished: there is nothing to train
 
 
 def decide_start(kind: type[T], argv: Sequence[str] | None, prog: str, stop: StopRequest) -> StartDecision[T]:
-    """Read the command line, wait until the directory that it names is free, and see what is in it.
+    """Read the command line, wait until its directory is free, and decide by what the directory holds.
 
     Raises:
         ConfigurationError: a bad option, nothing to resume, or a directory that is in use.
@@ -76,7 +77,7 @@ def _find_automatically(
             _log.info("run %s in %s continues", found, path)
         return StartDecision(replace(going_on, resume="last"), directory, lock, summary)
     holder = read_holder(files.lock)
-    earlier = found or (None if holder is None else holder.run)  # killed before it had a checkpoint
+    earlier = found or (None if holder is None else holder.run)  # killed before its first checkpoint
     directory = RunDirectory(check_run_name(options.run or earlier or name), path)
     if earlier is not None:
         _log.info(
@@ -89,12 +90,12 @@ def _find_automatically(
 
 
 def _of_finished(files: RunFiles, config: RunConfig) -> RunSummary | None:
-    """The summary of a run that has reached its goal, also that of `config`; else None."""
+    """The summary of a finished run that has also reached the goal of `config`; else None."""
     try:
         summary = from_json(RunSummary, files.summary.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if summary.reason in ("total_steps", "env_steps"):  # as the release before said
+    if summary.reason in ("total_steps", "env_steps"):  # the previous release's name
         return summary if summary.trained_steps >= config.total_steps else None
     if summary.reason == "target" and config.target_return is not None:
         reached = summary.return_mean if config.target_on == "eval" else summary.train_return_mean

@@ -1,8 +1,8 @@
-"""`python -m ops.fleet.supervised CONFIGURATION DIRECTORY`: supervisord, tied to the command that started it.
+"""`python -m ops.fleet.supervised CONFIGURATION DIRECTORY`: runs supervisord until its parent command ends.
 
-When that command is killed, supervisord gets SIGTERM and stops the fleet in order; the private
-DIRECTORY (sockets) goes with it. How each service ended is noted there for its next process, and what it left
-behind, simulators say, is ended.
+When the command is killed, supervisord gets SIGTERM, stops the fleet in order and removes the private
+DIRECTORY (sockets). When a service ends, this process writes there how it ended, for the service's next
+process, and ends the processes that the service left behind, for example simulators.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ from dppo_redis.service.service_deaths import DIRECTORY_VARIABLE, file_of, read_
 from dppo_redis.service.shutdown import PARENT_PID_VARIABLE, die_with_parent
 from ops.fleet.last_log_line import last_words
 
-_OURS = ("actor", "evaluator", "learner")  # names of services begin so; the user's code runs in them
+_OURS = ("actor", "evaluator", "learner")  # first parts of the names of services that run the user's code
 
 
 class _ForgivingStream(io.TextIOBase):
     """Standard error that a full disk does not turn into an exception.
 
-    supervisord reports a log it cannot write by writing to standard error; were that to raise too,
-    supervisord would die and take the fleet with it.
+    supervisord writes to standard error when it cannot write a log. An exception there would end
+    supervisord and with it the fleet.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -47,14 +47,14 @@ class _ForgivingStream(io.TextIOBase):
 
 
 class EndedServices:
-    """Called at each end of a service: records it, and ends the processes that the service left behind."""
+    """Records how each service ended, and ends the processes that the service left behind."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._services: Callable[[], list[int]] | None = None  # processes of living ones; once one has ended
+        self._services: Callable[[], list[int]] | None = None  # pids of running services, after one ended
 
     def install(self) -> None:
-        """Read the signal that ended a process, which supervisord passes to this method alone."""
+        """Replace supervisord's `Subprocess.finish`, the only method that gets a process's wait status."""
         finish = Subprocess.finish
 
         def finish_and_tell(process: Any, pid: int, wait_status: int) -> None:
@@ -73,7 +73,10 @@ class EndedServices:
         Subprocess.finish = finish_and_tell
 
     def true_status(self, service: str, wait_status: int, log: Path) -> int:
-        """One of ours that ended with 0 and did not say that all is done was ended by the user's code."""
+        """The wait status to record. A service of ours announces that it is done before it exits with 0.
+
+        Without that announcement the user's code ended the process: the status is ENVIRONMENT_BROKEN.
+        """
         is_own = was_own_end(self._directory, service)
         if wait_status or is_own or not service.startswith(_OURS):
             return wait_status
@@ -86,9 +89,9 @@ class EndedServices:
         write_file(file, read_file(file).after(wait_status, lived_s, last_words(Path(log))))
 
     def _end_leftovers(self) -> None:
-        """Orphans come to this process, as to each service: those here were left by one that ended."""
+        """End this process's orphans: services adopt their own, so an ended service left these behind."""
         if left := self._left():
-            # A thread, as supervisord must not wait; these alone, as a service may start meanwhile.
+            # In a thread, because supervisord must not wait. Only these pids: a service may start meanwhile.
             threading.Thread(target=_end_these, args=(left,), daemon=True).start()
 
     def _left(self) -> set[int]:
@@ -98,7 +101,7 @@ class EndedServices:
         return descendants() - services.union(*map(descendants, services))
 
     def close(self) -> None:
-        """After the end of the fleet."""
+        """End all processes that are left after the end of the fleet."""
         end_all(self._left)
 
 

@@ -1,4 +1,4 @@
-"""A running supervisord: start it, ask what its processes do, stop it. Uses supervisor's own RPC."""
+"""Starts supervisord, asks it for its processes' states, and stops it. Uses supervisor's own RPC."""
 
 import contextlib
 import http.client
@@ -28,7 +28,7 @@ _ALIVE = ("STARTING", "RUNNING", "BACKOFF", "STOPPING")
 
 
 class FleetError(DppoError):
-    """supervisord did not start, or vanished."""
+    """supervisord did not start, or no longer answers."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ProcessState:
     name: str
     state: str  # RUNNING, EXITED, FATAL, ...
     exit_status: int
-    pid: int  # 0 while it does not run
+    pid: int  # 0 while the process does not run
     log: Path
 
     @property
@@ -47,7 +47,7 @@ class ProcessState:
 
     @property
     def gave_up(self) -> bool:
-        """Ended in a way that supervisord will not mend."""
+        """Whether the process has ended and supervisord will not start it again."""
         final = (ExitStatus.CONFIGURATION, ExitStatus.GAVE_UP)
         return self.state == "FATAL" or (self.state == "EXITED" and self.exit_status in final)
 
@@ -63,14 +63,15 @@ class Fleet:
 
     @property
     def pid(self) -> int:
-        """Of supervisord."""
+        """The process id of supervisord."""
         return self._process.pid
 
     @staticmethod
     def start(plan: FleetPlan, url: str, lock: int) -> "Fleet":
         """Write the configuration, start supervisord and wait until it answers.
 
-        supervisord keeps the run directory's `lock` open, so that it is held while the fleet lives.
+        supervisord keeps the run directory's `lock` (a file descriptor) open, so the lock is held while the
+        fleet lives.
 
         Raises:
             FleetError: it does not answer; the message holds the end of its log.
@@ -78,10 +79,10 @@ class Fleet:
         plan.files.logs.mkdir(parents=True, exist_ok=True)
         configuration = plan.files.fleet
         configuration.write_text(render(plan), encoding="utf-8")
-        # Our own packages first, wherever this runs from; the URL may hold a password.
+        # Our own packages come first, from any working directory. The URL may hold a password.
         packages = str(Path(__file__).resolve().parents[2])
         paths = [packages, *filter(None, [os.environ.get("PYTHONPATH")])]
-        # The server of our own asks for no password; what the environment holds is for another one.
+        # The embedded server asks for no password; credentials in the environment are for another server.
         not_inherited = VARIABLES if plan.broker_command is not None else ()
         environment = {
             **{name: value for name, value in os.environ.items() if name not in not_inherited},
@@ -104,7 +105,7 @@ class Fleet:
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 pass_fds=(lock,),
-                start_new_session=True,  # Ctrl-C in the terminal is for us; we stop the fleet in order
+                start_new_session=True,  # Ctrl-C reaches this command alone, which stops the fleet in order
             )
         fleet = Fleet(plan, process)
         fleet._wait_until_it_answers()
@@ -122,7 +123,7 @@ class Fleet:
         raise FleetError(f"supervisord did not start: {last_line(self.plan.files.fleet_errors)}")
 
     def processes(self) -> Mapping[str, ProcessState]:
-        """State of every process, by name.
+        """The state of every process, by name.
 
         Raises:
             FleetError: supervisord does not answer.
@@ -147,7 +148,7 @@ class Fleet:
                 os.kill(process.pid, signal.SIGTERM)
 
     def restart_all(self) -> None:
-        """Have supervisord make its socket again, which takes a restart of all that it runs.
+        """Make supervisord create its socket again. This restarts all its processes.
 
         Raises:
             FleetError: it does not answer afterwards.
@@ -161,12 +162,12 @@ class Fleet:
         try:
             return getattr(self._proxy.supervisor, method)(*arguments)
         except (OSError, http.client.HTTPException, xmlrpc.client.Error) as error:
-            self._transport.close()  # it would go on using the connection that broke
+            self._transport.close()  # else the transport keeps using the broken connection
             log = self.plan.files.log("supervisord")
             raise FleetError(f"supervisord does not answer, was it killed? ({error}; log: {log})") from error
 
     def stop(self) -> None:
-        """Stop everything in order and wait for it."""
+        """Stop all services in order and wait for their end."""
         if self._process.poll() is not None:
             return
         self._process.terminate()
@@ -180,21 +181,21 @@ class Fleet:
         self._process.wait()
 
     def _wake(self) -> None:
-        """Connect to supervisord and hang up: its loop sleeps up to a second, and takes one step of an
-        ordered shutdown each time it wakes."""
+        """Connect to supervisord and hang up, which wakes its loop. The loop sleeps up to a second, and takes
+        one step of an ordered shutdown each time it wakes."""
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_WAKE_PERIOD_S)
             connection.connect(str(self.plan.control_socket))
 
     def stop_sampling(self) -> None:
-        """Send actors and evaluator a SIGTERM, and do not wait: some may be deaf to all else."""
+        """Send SIGTERM to actors and evaluator without waiting: a blocked one reacts to nothing else."""
         for group in ("actor", "evaluator"):
             with contextlib.suppress(FleetError):
                 self._ask("stopProcessGroup", group, False)
 
 
 def last_line(log: Path) -> str:
-    """The line of a log that says why: the last one, or supervisord's own `Error:`."""
+    """The line of a log that gives the cause: the last `Error:` line of supervisord, else the last line."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     except OSError as error:
