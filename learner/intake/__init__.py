@@ -1,4 +1,4 @@
-"""The gate: which rollouts are delivered, judged, decoded and batched.
+"""The learner's intake: reads rollouts from the stream, judges, decodes and batches them.
 
-No gradients, no writes but settlements.
+No gradients. It writes settlements alone.
 """

@@ -1,7 +1,7 @@
-"""Which rollouts make a batch, decided from their headers alone. Pure.
+"""Decides from their headers which rollouts make a batch. Pure.
 
 Two rules: `ElasticBatch` takes rollouts of any actor until the batch is full; `LockStepBatch`
-takes the planned number from each planned slot and orders them, whatever their arrival.
+takes the planned number from each planned slot, and its order does not depend on the order of arrival.
 """
 
 from collections import Counter
@@ -16,23 +16,23 @@ Headers = Sequence[RolloutHeader]  # of the rollouts gathered for a batch, in or
 
 
 class BatchRule(Protocol):
-    """What the intake asks."""
+    """The questions that the intake asks about a batch."""
 
     def missing(self, gathered: Headers) -> int:
         """About how many more rollouts fill the batch; 0 when it is full."""
         ...
 
     def refusal(self, header: RolloutHeader, gathered: Headers) -> str | None:
-        """Why a fresh rollout is not wanted in this batch; None where it is."""
+        """Why this batch refuses a fresh rollout; None if it takes the rollout."""
         ...
 
     def order(self, gathered: Headers) -> list[int]:
-        """Places in `gathered` of the rollouts of a full batch, in the order they are trained in."""
+        """Indices in `gathered` of a full batch's rollouts, in the order of training."""
         ...
 
 
 class ElasticBatch:
-    """As near to `batch_steps` valid rows as whole rollouts come, in order of arrival."""
+    """Takes whole rollouts in order of arrival, as near to `batch_steps` valid rows as possible."""
 
     def __init__(self, batch_steps: int, planned_rows: int) -> None:
         self._batch_steps = batch_steps
@@ -55,9 +55,9 @@ class ElasticBatch:
 
 
 class LockStepBatch:
-    """The same number of rollouts from each planned slot, ordered by slot and sequence.
+    """Takes the same number of rollouts from each planned slot, ordered by slot and sequence.
 
-    Those of a slot come from one boot: where an actor died amid its rollouts, its successor's count.
+    All rollouts of a slot come from one boot: if an actor died amid them, those of the next boot count.
     """
 
     def __init__(self, plan: LockStep) -> None:
@@ -80,7 +80,7 @@ class LockStepBatch:
 
     @staticmethod
     def _leading_boots(gathered: Headers) -> dict[int, tuple[str, int]]:
-        """Of each slot the boot that has sent most, and how much; the first of equals."""
+        """For each slot the boot with most rollouts, the first of equals, and their number."""
         leading: dict[int, tuple[str, int]] = {}
         for (slot, boot), count in Counter((header.actor, header.boot) for header in gathered).items():
             if count > leading.get(slot, ("", 0))[1]:

@@ -1,8 +1,8 @@
-"""Payloads of one run to rollouts that may be used: unpacked and checked, the second of a layout quickly.
+"""Decodes and checks the payloads of one run's rollouts; a known layout is decoded without parsing.
 
-Rollouts of a run look alike: apart from the numbers of their arrays, the bytes of one are those of
-another with as many ended episodes. What surrounds the numbers is parsed and checked once for each
-layout; a payload with the same bytes around its numbers has the same structure and is only cut up.
+Payloads with the same number of ended episodes differ only in the numbers of their arrays; the bytes around
+the numbers are equal. The decoder parses and checks these bytes once per layout. A later payload with the
+same bytes around its numbers has the same structure, so the decoder only slices it.
 """
 
 from collections import OrderedDict
@@ -20,10 +20,10 @@ _LAYOUTS_KEPT = 64
 
 
 class _Place(NamedTuple):
-    """Where the numbers of one array stand in every payload of a layout, and what is before them."""
+    """The position of one array's numbers in every payload of a layout, and the bytes before them."""
 
     before: bytes
-    at: int  # of `before`
+    at: int  # offset of `before`
     numbers: slice
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -40,7 +40,7 @@ class RolloutDecoder:
         """The rollout; its arrays are read-only and own their memory.
 
         Raises:
-            WireError: as `decode_rollout` and `validate`, whatever was decoded before.
+            WireError: in the same cases as `decode_rollout` and `validate`, for known layouts, too.
         """
         places = self._layouts.get(len(payload))
         rollout = None if places is None else _cut(payload, places)
@@ -54,7 +54,7 @@ class RolloutDecoder:
         return rollout
 
     def _remember(self, payload: bytes, rollout: Rollout) -> None:
-        """Keep the layout of a payload that was checked, if it is packed as we pack."""
+        """Remember the layout of a checked payload, if it is packed as `protocol.wire` packs."""
         places, at = [], 0
         for name, before in zip(ARRAY_NAMES, frame(rollout), strict=True):
             array: Array = getattr(rollout, name)
@@ -69,7 +69,7 @@ class RolloutDecoder:
 
 
 def _cut(payload: bytes, places: Sequence[_Place]) -> Rollout | None:
-    """The arrays of a payload of this layout; None where it is of another, or its flags are not flags."""
+    """The rollout of a payload with this layout; None for another layout, or flags other than 0 and 1."""
     arrays: list[Any] = []
     for before, at, numbers, dtype, shape in places:
         if not payload.startswith(before, at):

@@ -1,4 +1,7 @@
-"""Dropped rollouts by actor, and the alarm when all are dropped. For people; the ledger counts, too."""
+"""Counts dropped rollouts by actor, and raises the alarms about drops.
+
+The numbers are for people. The ledger counts independently of them.
+"""
 
 import logging
 import time
@@ -10,13 +13,13 @@ from dppo_redis.protocol.ledger import Settlement
 from dppo_redis.service.logs import RateLimit
 
 _SILENCE_S = 30.0
-_PAIRS_KEPT = 1000  # of actor and reason: an actor may call itself anything
+_PAIRS_KEPT = 1000  # limit of (actor, reason) pairs, since the actor's name comes from outside
 _ACTORS_SHOWN = 10
 _MINUTE_S = 60.0
 _ACTOR_S = 30.0
-_MOST_STALE = 0.05  # share of a run's rollouts; more is warned of
-_MOST_STALE_OF_ONE = 0.5  # of an actor
-_FEWEST = 10  # judged rollouts of a run, from which a share means something
+_MOST_STALE = 0.05  # share of a run's rollouts; the alarm is raised above it
+_MOST_STALE_OF_ONE = 0.5  # share of one actor's rollouts
+_FEWEST = 10  # judged rollouts of a run; below, a share means nothing
 _FEWEST_OF_ONE = 3
 _log = logging.getLogger("dppo")
 
@@ -27,13 +30,13 @@ def why(settlement: Settlement) -> str:
 
 
 class DropsByActor:
-    """Whose rollouts were dropped, and why, since this process began."""
+    """Drops by actor and reason since this process began."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}
 
     def add(self, actor: bytes, settlement: Settlement) -> str:
-        """Count a drop; `actor` is what the entry says, whatever that is. Returns whose it is counted as."""
+        """Count a drop; `actor` is the entry's unchecked text. Returns the actor's name in the counts."""
         name = actor.decode() if actor.isdigit() and len(actor) < 20 else "unknown"
         if (name, why(settlement)) not in self._counts and len(self._counts) >= _PAIRS_KEPT:
             name = "others"
@@ -43,13 +46,13 @@ class DropsByActor:
 
     @property
     def text(self) -> str:
-        """Those with most drops: `actor 1000: 12 refused:spec, actor 3: 2 stale`."""
+        """The actors with most drops: `actor 1000: 12 refused:spec, actor 3: 2 stale`."""
         most = sorted(self._counts.items(), key=lambda counted: -counted[1])[:_ACTORS_SHOWN]
         return ", ".join(f"actor {actor}: {count} {reason}" for (actor, reason), count in most)
 
 
 class AllDropped:
-    """Notices when nothing but drops has come for a while, and why."""
+    """Detects that all rollouts of the last 30 s or more were dropped, and for which reasons."""
 
     def __init__(self) -> None:
         self._first_drop = self._last_drop = 0.0  # monotonic, since a rollout was last accepted
@@ -57,7 +60,7 @@ class AllDropped:
         self._rate_limit = RateLimit()
 
     def look(self, dropped: Sequence[Settlement], gathered: bool) -> None:
-        """What a poll brought; `gathered` where a batch has begun."""
+        """Note the drops of one poll; `gathered`: the batch in hand has a rollout."""
         now = time.monotonic()
         if gathered:
             self._causes = Counter()
@@ -70,7 +73,7 @@ class AllDropped:
 
     @property
     def text(self) -> str:
-        """What is wrong, with its causes; empty while all is well, or nothing comes at all."""
+        """The alarm with its causes; empty while rollouts are accepted, or none arrive."""
         causes, lasted_s = self._causes, self._last_drop - self._first_drop
         if not causes or lasted_s < _SILENCE_S or time.monotonic() - self._last_drop > _SILENCE_S:
             return ""
@@ -89,14 +92,14 @@ class _Second:
 
 
 class RecentStaleness:
-    """How many of the rollouts of the last minute were too old to train on, and how old the others were."""
+    """The share of the last minute's rollouts that were too old to train on, and the others' staleness."""
 
     def __init__(self) -> None:
         self._seconds: deque[_Second] = deque()
         self._began: float | None = None  # monotonic, when the first one was judged
 
     def add(self, actor: str, staleness: int | None) -> None:
-        """One was judged: its staleness in updates, None where that was too much."""
+        """Count a judged rollout; `staleness` is in updates, None if it was too old."""
         now = time.monotonic()
         self._began = now if self._began is None else self._began
         if not self._seconds or now - self._seconds[-1].at >= 1.0:
@@ -115,7 +118,7 @@ class RecentStaleness:
 
     @property
     def share(self) -> float:
-        """Of the last minute's rollouts."""
+        """Share of the last minute's rollouts that were too old."""
         fresh, stale = self._counts()
         return stale / (fresh + stale) if stale else 0.0
 
@@ -125,14 +128,14 @@ class RecentStaleness:
 
     @property
     def mean(self) -> float | None:
-        """In updates, of those that are trained on; None where there were none."""
+        """Mean staleness in updates of the last minute's accepted rollouts; None without any."""
         last = self._last(_MINUTE_S)
         fresh = sum(second.fresh.total() for second in last)
         return sum(second.staleness for second in last) / fresh if fresh else None
 
     @property
     def text(self) -> str:
-        """What an operator should know; empty while all is well, and in the first half minute."""
+        """The warning for the operator; empty while all is well, and in the first half minute."""
         if self._began is None or time.monotonic() - self._began < _ACTOR_S:
             return ""
         fresh, stale = self._counts()
@@ -144,7 +147,7 @@ class RecentStaleness:
         return self._slowest()
 
     def _slowest(self) -> str:
-        """The actor that loses most, if that is more than half of what it samples."""
+        """The actor with most stale rollouts, if these are more than half of its rollouts."""
         judged, late = Counter[str](), Counter[str]()
         for second in self._last(_ACTOR_S):
             judged.update(second.fresh)
@@ -160,7 +163,7 @@ class RecentStaleness:
 
 
 class Drops:
-    """All that is watched about what the intake drops."""
+    """The three counts of the intake's drops, and their alarm."""
 
     def __init__(self) -> None:
         self.everything = AllDropped()
@@ -169,5 +172,5 @@ class Drops:
 
     @property
     def alarm(self) -> str:
-        """What an operator must know at once."""
+        """The most urgent text for the operator; empty while all is well."""
         return self.everything.text or self.stale.text

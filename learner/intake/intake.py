@@ -1,7 +1,7 @@
-"""From stream entries to the rollouts of one batch: judge, unpack, check, count what is dropped.
+"""Turns stream entries into the rollouts of one batch: judges, unpacks and checks them, and counts drops.
 
-Judged from the plain fields before a payload is unpacked. No more is read than the batch needs and
-no update passes while one is gathered, so the judgement holds when the rollout is used.
+The intake judges an entry by its plain fields before it unpacks the payload. It reads no more than the batch
+needs, and no update passes while a batch is gathered, so the judgement holds when the rollout is trained on.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,22 +30,22 @@ _BYTES_AT_ONCE = 64 * 2**10
 
 
 class Entries(Protocol):
-    """Where entries come from."""
+    """The source of stream entries."""
 
     def read(self, count: int, block_ms: int, at_once: int) -> Iterable[StreamEntry]:
-        """Up to `count` entries, waiting at most `block_ms`; `at_once` come together."""
+        """Up to `count` entries, waiting at most `block_ms`; one read fetches `at_once`."""
         ...
 
     def survived(self) -> None:
-        """The entries read last were decoded, and this process survived."""
+        """Note that this process has survived decoding the entries read last."""
         ...
 
 
 class Quarantine(Protocol):
-    """Where refused entries are kept for inspection."""
+    """Stores refused entries for inspection."""
 
     def __call__(self, entry: StreamEntry, error: WireError) -> None:
-        """Keep the head of a refused entry."""
+        """Store the head of a refused entry."""
         ...
 
 
@@ -70,7 +70,9 @@ class Intake:
         rule: BatchRule,
         max_staleness: int,
         event_log: EventLog = NO_EVENT_LOG,
-        versions: Callable[[], PublishedVersions | None] = lambda: None,  # those there were; None: not judged
+        versions: Callable[[], PublishedVersions | None] = lambda: (
+            None
+        ),  # the published ones; None: not judged
     ) -> None:
         self._entries = entries
         self._digest = spec.digest()
@@ -82,22 +84,22 @@ class Intake:
         self._versions = versions
         self._max_staleness = max_staleness
         self._entry_bytes = 1.0
-        # Accepted rollouts that are not settled, in order of arrival; None once their batch is handed over.
+        # Accepted rollouts that are not settled, in order of arrival; None after `poll` returned their batch.
         self._in_hand: dict[bytes, AcceptedRollout | None] = {}
         self.drops = Drops()
         self.last_sequence_numbers = LastSequenceNumbers()
         self.damaged = 0  # entries that could not be understood
 
     def poll(self, learner_update: int, lineage: Callable[[], Lineage]) -> list[AcceptedRollout] | None:
-        """Read once; the rollouts of a batch when it is full, else None.
+        """Read once; returns the rollouts of a batch when it is full, else None.
 
-        The lineage is asked for at each entry: a new epoch may begin while one reads.
+        `lineage` is called for each entry: a new epoch may begin during the read.
         """
         dropped: list[Settlement] = []
         try:
             for entry in self._entries.read(self._wanted(), BLOCK_MS, self._at_once()):
                 self._open(entry, learner_update, lineage(), dropped)
-        finally:  # where the read fails half-way, too: those that are delivered again would be duplicates
+        finally:  # also after a failed read: entries that are delivered again would count as duplicates
             self._settle(dropped)
         self._entries.survived()
         self.drops.everything.look(dropped, bool(self._gathered))
@@ -109,9 +111,9 @@ class Intake:
         self, entry: StreamEntry, learner_update: int, lineage: Lineage, dropped: list[Settlement]
     ) -> None:
         entry_bytes = sum(map(len, entry.fields)) + sum(map(len, entry.fields.values()))
-        self._entry_bytes = max(self._entry_bytes * 0.9, entry_bytes)  # of dropped ones, too
+        self._entry_bytes = max(self._entry_bytes * 0.9, entry_bytes)  # includes dropped entries
         if entry.id in self._in_hand:
-            return  # delivered again after a lost reply, while we hold it
+            return  # delivered again after a lost reply; this intake still holds it
         settlement = self._consider(entry, learner_update, lineage)
         if settlement is not None:
             dropped.append(settlement)
@@ -120,7 +122,7 @@ class Intake:
             self.drops.stale.add(str(accepted.header.actor), learner_update - accepted.header.update)
 
     def _hand_over(self) -> list[AcceptedRollout]:
-        """The full batch in its order; what a dead actor left beside it is refused."""
+        """Return the full batch in its order; refuse the rollouts that a dead actor left beside it."""
         gathered = self._gathered
         self._in_hand = dict.fromkeys(self._in_hand)
         order = self._rule.order([accepted.header for accepted in gathered])
@@ -130,7 +132,7 @@ class Intake:
         return [gathered[i] for i in order]
 
     def _remember(self, entry: StreamEntry, settlement: Settlement) -> None:
-        """Record drops: in the event log, before the outcome is recorded, and by actor."""
+        """Count a drop by actor, and write it to the event log before its outcome is settled."""
         actor = self.drops.by_actor.add(entry.fields.get(b"actor", b""), settlement)
         if settlement.outcome is Outcome.STALE:
             self.drops.stale.add(actor, None)
@@ -139,7 +141,7 @@ class Intake:
         self._event_log.write("dropped", id=entry.id, boot=boot, seq=seq, outcome=outcome, reason=reason)
 
     def settled_sequence_numbers(self) -> LastSequenceNumbers:
-        """The marks without what is only in hand: another learner process may get that again."""
+        """The last sequence numbers without unsettled rollouts, which another learner may receive again."""
         last_sequence_numbers = self.last_sequence_numbers.to_dict()
         for accepted in self._gathered:
             header = accepted.header
@@ -155,21 +157,21 @@ class Intake:
 
     @property
     def slots(self) -> set[int]:
-        """Whose they are."""
+        """The slots of the actors that sampled these rollouts."""
         return {accepted.header.actor for accepted in self._gathered}
 
     @property
     def alarm(self) -> str:
-        """What an operator must know at once; empty while rollouts are trained on."""
+        """The alarm for the operator; empty while rollouts are trained on."""
         return self.drops.alarm
 
     @property
     def dropped_by_actor(self) -> str:
-        """Whose rollouts were dropped most often, and why."""
+        """The actors with most dropped rollouts, and the reasons, as one text."""
         return self.drops.by_actor.text
 
     def settled(self, batch: Sequence[AcceptedRollout]) -> None:
-        """The batch is settled; its entries will not be delivered again."""
+        """Forget a settled batch; its entries will not be delivered again."""
         for accepted in batch:
             self._in_hand.pop(accepted.entry_id, None)
 
@@ -181,16 +183,16 @@ class Intake:
         return [accepted.header for accepted in self._gathered]
 
     def _wanted(self) -> int:
-        """Entries still missing for the batch, bounded in number and in bytes."""
+        """How many entries the batch still needs, limited in number and in bytes."""
         by_bytes = int(_READ_BYTES / self._entry_bytes)
         return max(1, min(self._rule.missing(self._headers()), by_bytes, _MOST_ENTRIES))
 
     def _at_once(self) -> int:
-        """Entries that come together; the others arrive while these are opened."""
+        """How many entries one read fetches; the others arrive while these are opened."""
         return max(1, int(_BYTES_AT_ONCE / self._entry_bytes))
 
     def _consider(self, entry: StreamEntry, learner_update: int, lineage: Lineage) -> Settlement | None:
-        """Take an entry into the batch, or say how it is settled instead."""
+        """Take an entry into the batch and return None, or return how to settle it."""
         if not entry.fields:  # trimmed after it was delivered: the audit counts it as lost
             return Settlement(entry.id, Outcome.LOST)
         steps = 0

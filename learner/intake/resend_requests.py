@@ -1,6 +1,7 @@
-"""When a lock-step learner asks for rollouts again: nothing but their own actor can replace lost ones.
+"""Decides when a lock-step learner asks for lost rollouts again, which only their own actor can replace.
 
-An actor sends again what it has for the present weights once it sees them under a new version.
+The learner asks by publishing the same weights under a new version. An actor that sees the new version sends
+again the rollouts that it has sampled with these weights.
 """
 
 import logging
@@ -15,11 +16,11 @@ _log = logging.getLogger("dppo")
 
 
 class ResendRequests:
-    """Watches how long the rollouts of one publication are in coming.
+    """Watches how long the learner has waited for the rollouts of one publication.
 
     Args:
-        plan: the fleet.
-        signs: counts what has shown, so far, that rollouts may be lost.
+        plan: the lock-step plan with the number of actors.
+        signs: returns how many events so far have shown that rollouts may be lost.
     """
 
     def __init__(self, plan: LockStep, signs: Callable[[], int]) -> None:
@@ -30,11 +31,11 @@ class ResendRequests:
         self._has_said = False
 
     def published(self) -> None:
-        """Weights were published."""
+        """Note that weights were published."""
         self._published_at, self._signs_before, self._has_said = time.monotonic(), self._signs(), False
 
     def is_due(self, update: int, slots: Set[int]) -> bool:
-        """Whether to publish once more; `slots` are those whose rollouts are there."""
+        """Whether to publish once more; `slots` are those whose rollouts have arrived."""
         waited_s = time.monotonic() - self._published_at
         if waited_s >= _ASK_PERIOD_S and self._signs() > self._signs_before:
             _log.warning("rollouts may be lost: asking for those of update %d again", update)

@@ -1,4 +1,4 @@
-"""Keep or drop: the rule that judges a rollout from its header alone. Pure."""
+"""The rule that keeps or drops a rollout, from its header alone. Pure."""
 
 from enum import Enum
 
@@ -6,7 +6,7 @@ from dppo_redis.protocol.lineage import Lineage, PublishedVersions
 
 
 class Verdict(Enum):
-    """What becomes of a rollout before it is unpacked."""
+    """The decision about a rollout before it is unpacked."""
 
     FRESH = "fresh"
     STALE = "stale"
@@ -25,9 +25,9 @@ def judge(
     version: int = 0,
     used: PublishedVersions | None = None,
 ) -> Verdict:
-    """Say whether a rollout may be trained on; staleness is counted in updates, limit inclusive.
+    """Decide whether a rollout may be trained on; staleness is in updates, and the limit is inclusive.
 
-    Its version is looked at where `used` says which there were.
+    `used` holds the published versions; None: the rollout's version is not checked.
     """
     if not lineage.contains(epoch, update):
         return Verdict.LOST_LINEAGE

@@ -1,4 +1,4 @@
-"""The right to write a run's keys: who leads, what a leader publishes and counts, the thread that keeps it.
+"""The leading learner of a run: its lease, publications and ledger, and the keeper thread that renews them.
 
-No training and no reading of rollouts: the loop says what is published and which outcomes are recorded.
+No training and no reading of rollouts: the loop decides what is published and which outcomes are recorded.
 """

@@ -1,8 +1,8 @@
-"""The ledger of a run in memory and in Redis: outcomes, lost rollouts, and the status with both.
+"""Keeps a run's ledger in memory and in Redis; settles rollouts, audits and trims the stream.
 
-The loop's thread settles; a settle waits for Redis. The keeper audits, trims and writes the status; an error
-of Redis ends its round. Both make a lost stream again: the loop's reader where it finds none, the keeper in
-an audit. All hold the fence's lock, so that an audit never counts in the middle of a settle.
+The loop's thread settles, and a settle waits for Redis. The keeper's thread audits, trims and writes the
+status; an error of Redis ends its round. Both restore a lost stream: the loop when a read finds none, the
+keeper in an audit. Each holds the fence's lock, so that no audit counts in the middle of a settle.
 """
 
 import logging
@@ -23,30 +23,30 @@ _log = logging.getLogger("dppo")
 
 
 class Bookkeeper:
-    """Gives every rollout one recorded outcome."""
+    """Records exactly one outcome for every rollout."""
 
     def __init__(self, fence: Fence, lease: Lease) -> None:
         self.ledger_audit = LedgerAudit(Ledger())
-        self.streams_made = 0  # what an older one held after the last audit was never counted
+        self.streams_made = 0  # entries that a lost stream got after the last audit were never counted
         self._fence = fence
         self._lease = lease
-        self._is_settling = False  # also between two attempts, when the lock is free
-        self._doubtful = count()  # entries whose trim was not confirmed
+        self._is_settling = False  # stays True between two attempts, when the lock is free
+        self._doubtful = count()  # numbers the entries whose trim Redis did not confirm
 
     def restore(self, ledger_audit: LedgerAudit) -> None:
-        """Go on from a checkpoint; called before the lease is taken."""
+        """Continue from a checkpoint; called before the lease is taken."""
         self.ledger_audit = ledger_audit
 
     @property
     def settled_steps(self) -> int:
-        """Valid steps of all settled rollouts, whatever their outcome."""
+        """Valid steps of all settled rollouts of every outcome."""
         with self._fence.lock:
             return self.ledger_audit.ledger.settled_steps
 
     # From the loop's thread
 
     def settle(self, settlements: Sequence[Settlement]) -> None:
-        """Record final outcomes; one that was already recorded, or whose entry is gone, adds nothing."""
+        """Record final outcomes. An entry that is already settled, or gone, adds nothing."""
         if settlements:
             self._is_settling = True
             try:
@@ -70,10 +70,10 @@ class Bookkeeper:
             entries=[(s.entry_id, s.outcome, n) for s, n in zip(settlements, counted, strict=True)],
         )
 
-    # From both
+    # From both threads
 
     def restore_stream(self) -> None:
-        """Make stream and group again where they are missing."""
+        """Create the stream and its consumer group where they are missing."""
         with self._fence.lock:
             if ensure_group(self._fence.client, self._fence.keys):
                 self.ledger_audit.stream_is_new = True
@@ -101,10 +101,13 @@ class Bookkeeper:
             return replace(balance, stream_bytes=counters.stream_bytes)
 
     def trim(self, excess: int) -> int:
-        """Drop the oldest rollouts that no learner has read yet, and count them as lost."""
+        """Drop up to `excess` of the oldest rollouts that no learner has read, and count them as lost.
+
+        Returns how many were dropped.
+        """
         trimmed = 0
         while trimmed < excess:
-            with self._fence.lock:  # a few at a time: the server blocks meanwhile
+            with self._fence.lock:  # in small portions: the server blocks while it trims
                 some = self._trim(min(_TRIMMED_AT_ONCE, excess - trimmed))
             trimmed += some
             if some < _TRIMMED_AT_ONCE:

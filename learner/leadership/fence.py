@@ -1,13 +1,14 @@
-"""The fence within which a learner writes: one lock, one epoch, one set of scripts.
+"""The lock, the epoch and the write scripts that lease, publisher and bookkeeper of one learner share.
 
 Two threads write a run's keys: the loop's (publish, settle, end the run) and the keeper's (renew, heal,
-audit, trim, status). Each holds `lock` from reading the epoch under which it writes, and what it compares
-with, until Redis has answered and memory agrees. So the keeper restores only the last publication,
-counts nothing in the middle of a settle, and never replaces the epoch of a write that is under way.
+audit, trim, status). For a write, a thread takes `lock`, reads the epoch and the values it compares, writes,
+waits for Redis's answer, updates its memory, and only then releases the lock. So the keeper restores the last
+publication and no older one, counts nothing in the middle of a settle, and never replaces the epoch during a
+write.
 
 * Between two attempts, while Redis is away, the lock is free. It is re-entrant, because a renewal publishes.
-* Without it: taking the lease, before the keeper runs; handing it back, after the keeper was closed;
-  removing keys of a foreign type; reading a single value (epoch, version, lineage, boots).
+* These run without the lock: taking the lease, before the keeper runs; returning it, after the keeper was
+  closed; removing keys of a foreign type; reading a single value (epoch, version, lineage, boots).
 """
 
 import threading
@@ -19,12 +20,12 @@ from dppo_redis.store.keys import RunKeys
 
 
 class Fence:
-    """What lease, publisher and bookkeeper of one learner process share. Only the lease sets `epoch`."""
+    """Lock, epoch and write scripts of one learner process. Only the lease sets `epoch`."""
 
     def __init__(self, client: Client, keys: RunKeys, event_log: EventLog = NO_EVENT_LOG) -> None:
         self.client = client
         self.keys = keys
-        self.event_log = event_log  # of what was written
+        self.event_log = event_log  # records every write
         self.writes = FencedWrites(client, keys)
         self.lock = threading.RLock()
-        self.epoch = 0  # each write carries it; 0 before the lease was taken
+        self.epoch = 0  # sent with each write; 0 before the lease was taken

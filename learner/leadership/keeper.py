@@ -1,9 +1,9 @@
-"""The keeper: one thread that keeps a run alive while an update or a save takes long.
+"""The keeper: a thread that maintains a run's keys, also while an update or a save takes long.
 
-Each second: renew the lease, put back missing keys, audit the ledger, write `:status`. It never
-ends the process itself; the loop asks `check()`. The first round and the last run in the loop's thread,
-before the keeper's own begins and after it was closed. It holds no lock: each step of a round takes the
-fence's for itself, so that the loop can publish or settle between two of them.
+Each second it renews the lease, restores missing keys, audits the ledger and writes `:status`. It never ends
+the process: the loop calls `check()`, which raises the keeper's error. The first and the last round run in
+the loop's thread, before the keeper's thread begins and after it was closed. A round holds no lock as a
+whole: each step takes the fence's lock, so that the loop can publish or settle between two steps.
 """
 
 import logging
@@ -27,12 +27,12 @@ from learner.leadership.missing_actors import MissingActors
 from learner.leadership.spare_batch import SpareBatch
 
 PERIOD_S = 1.0
-_OLD_S = 30.0  # for which data must be far older than planned before that is said
+_OLD_S = 30.0  # time for which data must be far older than planned before the keeper warns
 _log = logging.getLogger("dppo")
 
 
 class Keeper:
-    """Runs beside the loop, from `start` until `close`."""
+    """Maintains a run's keys in its own thread, from `start` until `close`."""
 
     def __init__(
         self,
@@ -43,38 +43,38 @@ class Keeper:
         warnings: RunWarnings | None = None,
         late_share: Callable[[], float] | None = None,
     ) -> None:
-        """`late_share` is the share of waiting, of late, by which a spare batch is judged."""
+        """`late_share` returns the learner's recent share of waiting; the spare batch depends on it."""
         self._leadership = leadership
         self._registry = registry
-        self._report = report  # what the loop reported last
+        self._report = report  # returns the loop's last report
         self._pacing = pacing
         self._warnings = warnings or RunWarnings()
         self._late_share = late_share
         self._roll_call = MissingActors(pacing.planned_actors, time.monotonic())
-        self._rollout_steps = pacing.rollout_steps  # as it was last told
-        self._old_since: float | None = None  # monotonic, since data are far older than planned
+        self._rollout_steps = pacing.rollout_steps  # as last written for the actors
+        self._old_since: float | None = None  # monotonic time at which data became far older than planned
         self._spare_batch = SpareBatch()
-        self._actor_wait_share = 0.0  # of the fleet, when it was last seen
+        self._actor_wait_share = 0.0  # mean of the actors that lived last
         self._failure: Exception | None = None
         self._closing = threading.Event()
         self._valve_rarely = RateLimit()
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
 
     def start(self) -> None:
-        """Look once, then go on in the background."""
-        with suppress(EpochMissingError):  # wiped since the renewal: the next round takes a new epoch
+        """Run one round in this thread, then start the keeper's thread and the lease's."""
+        with suppress(EpochMissingError):  # wiped after the renewal: the next round takes a new one
             self.tick()
         self._thread.start()
         keep_alive, closing = self._leadership.lease.keep_alive, self._closing
         threading.Thread(target=keep_alive, args=(closing,), name="lease", daemon=True).start()
 
     def check(self) -> None:
-        """Raise what ended the keeper: FencedError, ConfigurationError where Redis refuses, or a defect."""
+        """Raise what ended the keeper: FencedError, ConfigurationError if Redis refuses, or a defect."""
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """Stop the thread; the caller ticks once more for the final numbers."""
+        """Stop the thread; the caller then calls `tick` once more for the final numbers."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(timeout=2 * PERIOD_S)
@@ -88,25 +88,25 @@ class Keeper:
             except TransientError as error:
                 recurrence.log("keep the run's keys", error)
             except EpochMissingError:
-                continue  # as at the start
+                continue  # as in `start`
             except Exception as error:  # noqa: BLE001 the end of a thread: the loop raises it
                 self._failure = error
                 return
 
     def longest_rollout_s(self) -> float:
-        """How long an actor has been sampling its present rollout, or its last; for the loop's thread."""
+        """The most seconds that a living actor has spent on its present or last rollout; for the loop."""
         reports = (from_fields(ActorReport, fields) for fields in self._registry.living().values())
         return max((report.rollout_s or 0.0 for report in reports), default=0.0)
 
     def _backlog_limit(self, pace: Pace, actors: int, report: LearnerStatus) -> int:
-        """Where actors wait now: below the upper backlog limit while the learner never waits for them."""
+        """The backlog at which actors wait: the lower limit while the learner does not wait for rollouts."""
         share = report.learner_wait_share if self._late_share is None else self._late_share()
         if self._pacing.max_staleness == 0 or self._spare_batch.wanted(share, report.update):
             return pace.backlog_high
         return backlog_fresh(pace.backlog_high, pace.rollouts_per_update, actors)
 
     def _tell(self, pace: Pace, actors: int, staleness: float | None) -> None:
-        """Say what a fleet of another size or speed than planned means."""
+        """Log and warn if the fleet has another size or speed than planned."""
         planned, advice = self._pacing.planned_actors, self._pacing.advice(actors)
         if pace.rollout_steps != self._rollout_steps:
             self._rollout_steps = pace.rollout_steps
@@ -125,7 +125,7 @@ class Keeper:
             self._warnings.add("age", age)
 
     def tick(self) -> None:
-        """One round of everything."""
+        """Run one round: renew, restore, audit, pace the actors, write the status."""
         with translated():
             report = self._report()
             self._leadership.publisher.remove_foreign_types()
@@ -136,7 +136,7 @@ class Keeper:
             vanished = self._registry.forget_dead(living)
             reports = {slot: from_fields(ActorReport, fields) for slot, fields in living.items()}
             self._roll_call.look(reports, vanished, time.monotonic())
-            actors = max(len(living), self._pacing.planned_actors)  # those that are only starting, too
+            actors = max(len(living), self._pacing.planned_actors)  # some may be starting
             pace = self._pacing.pace(actors)
             self._tell(pace, actors, report.staleness_recent)
             high, waits_at = pace.backlog_high, self._backlog_limit(pace, actors, report)

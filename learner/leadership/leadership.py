@@ -1,4 +1,4 @@
-"""Lease, publisher and bookkeeper around one fence, as one value for loop and keeper. Only wiring."""
+"""Builds lease, publisher and bookkeeper around one fence, as one value for loop and keeper."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from learner.leadership.reserved_versions import ReservedVersions
 
 @dataclass(frozen=True)
 class Leadership:
-    """What one learner process needs to lead a run."""
+    """The parts with which one learner process leads a run."""
 
     fence: Fence
     lease: Lease
@@ -30,7 +30,7 @@ class Leadership:
     def restore(
         self, version: int, lineage: Lineage, ledger_audit: LedgerAudit, boots: Mapping[str, int]
     ) -> None:
-        """Go on from a checkpoint; called before the lease is taken."""
+        """Continue from a checkpoint; called before the lease is taken."""
         self.publisher.restore(version, boots)
         self.lease.restore(lineage)
         self.bookkeeper.restore(ledger_audit)
@@ -45,7 +45,7 @@ def make_leadership(
     event_log: EventLog = NO_EVENT_LOG,
     reserved: ReservedVersions | None = None,
 ) -> Leadership:
-    """Put them together; nothing is sent yet."""
+    """Build all parts. Sends nothing to Redis."""
     reserved = reserved or ReservedVersions()
     fence = Fence(client, keys, event_log)
     weights = PublishedWeights(fence, reserved)

@@ -1,8 +1,8 @@
-"""The lease: which learner leads a run, for how long, and as which epoch.
+"""Takes, renews and releases the lease: the learner that holds it leads the run, under one epoch.
 
-The loop's thread takes it before the keeper runs, confirms it before a checkpoint gets its name, and hands it
-back at the end. The keeper renews it each second; the loop does, too, where a write was refused (`insist`).
-A renewal holds the fence's lock: a new epoch, its lineage and the weights under it appear together.
+The loop's thread takes the lease before the keeper runs, confirms it before a checkpoint gets its name, and
+releases it at the end. The keeper renews it each second. The loop also renews it when Redis refuses a write
+(`insist`). A renewal holds the fence's lock: a new epoch, its lineage and its weights appear together.
 """
 
 import logging
@@ -52,15 +52,15 @@ class Lease:
 
     @property
     def recurrence(self) -> Recurrence:
-        """Of what a write waits for."""
+        """Tracks the error of Redis that a write waits for."""
         return self._writing.recurrence
 
     def restore(self, lineage: Lineage) -> None:
-        """Go on from a checkpoint; called before `acquire`."""
+        """Continue from a checkpoint; called before `acquire`."""
         self.lineage = lineage
 
     def acquire(self, known_epoch: int, update: int) -> None:
-        """Take the lease at `update`, with an epoch above all that checkpoint, Redis or directory know.
+        """Take the lease at `update`, with an epoch above those of checkpoint, Redis and run directory.
 
         Raises:
             LeaseHeldError: a living learner renews its lease; the message names it.
@@ -71,21 +71,21 @@ class Lease:
         self._adopt(epoch)
 
     def renew(self) -> None:
-        """Keep the lease; takes a new epoch where the old one was wiped, and publishes again under it.
+        """Renew the lease. If its epoch was wiped, take a new epoch and publish the weights again under it.
 
         Raises:
             FencedError: another learner leads.
         """
-        with self._fence.lock:  # or the loop would take the new epoch for another learner's
+        with self._fence.lock:  # else the loop would mistake the new epoch for another learner's
             epoch = self._keep(self._fence.epoch)
             if epoch is not None:
                 self._adopt(epoch)
                 self._weights.republish()
 
     def keep_alive(self, closing: threading.Event) -> None:
-        """A thread of its own: prolong the lease while another thread holds the fence's lock for long.
+        """Renew the lease while another thread holds the fence's lock; runs in a thread of its own.
 
-        On a slow link weights take longer to publish than a lease lasts. The epoch never changes here.
+        On a slow link a publication takes longer than a lease lasts. This method never changes the epoch.
         """
         while not closing.wait(_KEEP_S):
             if self._fence.lock.acquire(blocking=False):
@@ -95,7 +95,7 @@ class Lease:
                 self._fence.writes.keep(self.owner, int(1000 * LEASE_TTL_S), self._fence.epoch)
 
     def confirm(self) -> None:
-        """Ask whether this learner still leads; where Redis does not answer no other can.
+        """Check that this learner still leads. While Redis does not answer, no other learner can lead.
 
         Raises:
             FencedError: another learner leads.
@@ -104,7 +104,7 @@ class Lease:
             self.renew()
 
     def insist(self, what: str, action: Callable[[], T]) -> T:
-        """Repeat `action`, each time under the lock, while Redis is away; renews an epoch that was wiped.
+        """Repeat `action` under the lock until Redis answers; if the epoch was wiped, renew it first.
 
         Raises:
             FencedError: another learner leads.
@@ -117,16 +117,16 @@ class Lease:
         while True:
             try:
                 return self._writing.call(what, locked)
-            except FencedError:  # or the epoch was wiped, or is ours: the reply to a renewal was lost
+            except FencedError:  # maybe the epoch was wiped, or is ours and the reply to a renewal was lost
                 self._writing.call("renew the lease", self.renew)
 
     def release(self) -> None:
-        """Hand the lease back, if it is still ours, and the versions that were not used."""
+        """Release the lease, if this learner still holds it, and return the unused versions."""
         self._reserved.give_back(self._weights.version)
         self._fence.writes.release(self.owner)
 
     def _take(self, known_epoch: Callable[[], int]) -> int:
-        """Wait until it is free or has run out, and take it; returns the new epoch, above the known one."""
+        """Wait until the lease is free or has expired, and take it; returns an epoch above the known one."""
         watch, waited_s, stood_still = HolderWatch(LEASE_TTL_S), 0.0, b""
         while True:
             answer = self._taking.call(
@@ -147,7 +147,7 @@ class Lease:
             waited_s += _POLL_S
 
     def _keep(self, epoch: int) -> int | None:
-        """Renew it; returns a new epoch where `epoch` was wiped, else None. Redis errors pass through."""
+        """Renew the lease; returns a new epoch if `epoch` was wiped, else None. Does not retry."""
         answer = self._ask(epoch, epoch)
         if answer.outcome == "acquired":
             return answer.epoch

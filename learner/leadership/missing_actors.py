@@ -1,6 +1,6 @@
-"""Which actors are missing, or die again and again, in lines for people. The keeper asks once a round.
+"""Describes in text lines which actors are missing and which die repeatedly. The keeper asks once a round.
 
-By the keeper's own clock: when an actor was last seen here, whatever its host's clock says.
+Times are by the keeper's own clock: the clocks of the actors' hosts may differ.
 """
 
 from collections.abc import Collection, Mapping
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from dppo_redis.protocol.reports import ActorReport
 
-LATE_S = 3.0  # a registration that is missing for less has only been wiped or changed hands
-STARTING_S = 20.0  # until then a planned actor may only be starting
+LATE_S = 3.0  # a registration that is missing for less was only wiped or passed to another process
+STARTING_S = 20.0  # a planned actor may take this long to start
 REMEMBERED_S = 600.0
 _MANY_DEATHS = 2
 _MOST_LINES = 6
@@ -23,7 +23,7 @@ class _Seen:
 
 @dataclass
 class MissingActors:
-    """Remembers who was there."""
+    """Remembers which actors were registered, and when each was last seen."""
 
     planned_actors: int
     began: float  # monotonic
@@ -31,7 +31,7 @@ class MissingActors:
     _living: set[int] = field(default_factory=set)
 
     def look(self, living: Mapping[int, ActorReport], vanished: Collection[int], now: float) -> None:
-        """These live; the registrations of `vanished` ran out, while others that are gone have left."""
+        """Note which actors live. Registrations of `vanished` expired; other absent actors left in order."""
         gone = [slot for slot in self._living if slot not in living and slot not in vanished]
         for slot in gone:
             if slot >= self.planned_actors:
@@ -43,7 +43,7 @@ class MissingActors:
                 del self._seen[slot]
 
     def lines(self, now: float, boots: Mapping[str, int]) -> tuple[str, ...]:
-        """What is wrong, one line each; `boots` says how often each slot has started."""
+        """One line for each problem; `boots` says how often each slot has started."""
         lines = self._missing(now, boots) + self._dying()
         more = len(lines) - _MOST_LINES
         return tuple(lines[:_MOST_LINES] + ([f"and {more} more lines like these"] if more > 0 else []))

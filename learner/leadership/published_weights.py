@@ -1,8 +1,8 @@
-"""The weights that were published last: their version, and publishing them again.
+"""Publishes weights, remembers the last ones, and publishes them again where Redis has lost them.
 
-Versions never fall and none is used twice. Every method but `restore` and `begin` is called with the fence's
-lock held: by the publisher (the loop's thread publishes, the keeper's heals) and by a renewal that took a new
-epoch (either). None of them waits for Redis.
+Versions never fall and none is used twice. Callers of every method but `restore` and `begin` hold the fence's
+lock: the publisher (the loop's thread publishes, the keeper's thread heals), and a renewal that took a new
+epoch (in either thread). No method waits until Redis is back.
 """
 
 import logging
@@ -21,11 +21,11 @@ _log = logging.getLogger("dppo")
 
 
 class PublishedWeights:
-    """Remembers them, so that they can be put back."""
+    """The last published weights, their version and update, and all versions used so far."""
 
     def __init__(self, fence: Fence, reserved: ReservedVersions) -> None:
         self.version = 0
-        self.update = 0  # no rollout of this epoch is beyond it
+        self.update = 0  # no rollout of this epoch comes from a later update
         self.used = (
             PublishedVersions()
         )  # a frozen value, replaced before each publication: any thread may read it
@@ -35,18 +35,18 @@ class PublishedWeights:
         self._watch = WeightsWatch(fence.client, fence.keys)
 
     def restore(self, version: int) -> None:
-        """Go on from a checkpoint; called before `begin`."""
+        """Continue from a checkpoint; called before `begin`."""
         self.version = version
 
     def begin(self, update: int) -> None:
-        """The lease was taken at `update`: go on above the versions that a predecessor may have used."""
+        """Begin an epoch at `update`, with versions above all that an earlier learner may have used."""
         self.update = update
         self.version = max(self.version, self._reserved.read().version)
 
     def publish(self, weights: Weights) -> None:
-        """Publish them, if need be under a higher version than they have."""
+        """Publish `weights`; if Redis holds a higher version, publish them above that one."""
         stored = self._try_publish(weights)
-        if stored is not None:  # a version above ours, of a lost or restored past: go above it
+        if stored is not None:  # a higher version from before a loss or a restore of the server's data
             self.used = self.used.beyond(stored)
             weights = replace(weights, version=stored + 1)
             self._try_publish(weights)
@@ -55,12 +55,12 @@ class PublishedWeights:
         self._last = weights
 
     def republish(self) -> None:
-        """Publish the last ones again, under the present epoch and the next version."""
+        """Publish the last weights again, under the present epoch and the next version."""
         if self._last is not None:
             self.publish(replace(self._last, epoch=self._fence.epoch, version=self.version + 1))
 
     def heal(self, healable: HealableKeys) -> None:
-        """Publish again where Redis does not hold them as they were."""
+        """Publish the last weights again if Redis does not hold them unchanged."""
         if self._last is not None and not self._watch.is_whole(healable, self._last):
             _log.warning("the weights key does not hold the published weights: publishing them again")
             self.republish()

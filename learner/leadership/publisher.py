@@ -1,8 +1,8 @@
-"""What a leader publishes to its fleet (weights, spec, boot numbers, control), and the healing of it.
+"""Publishes weights, spec, boot numbers and control to the fleet, and restores these keys if they are lost.
 
 The loop's thread announces the spec, publishes weights and ends the run; each of these waits for Redis. The
-keeper heals and writes how the fleet is paced; an error of Redis ends its round. All of them hold the fence's
-lock, so that the keeper puts back what the loop published last, under the next version.
+keeper's thread restores keys and writes how the fleet is paced; an error of Redis ends its round. Both hold
+the fence's lock, so that the keeper restores what the loop published last, under the next version.
 """
 
 import logging
@@ -25,7 +25,7 @@ _log = logging.getLogger("dppo")
 
 
 class Publisher:
-    """Writes what actors and evaluator read, and remembers it."""
+    """Writes the keys that actors and evaluator read, and remembers their values."""
 
     def __init__(
         self, fence: Fence, lease: Lease, weights: PublishedWeights, description: RunDescription
@@ -36,27 +36,27 @@ class Publisher:
         self._weights = weights
         self._description = description
         self._listing = RateLimit()
-        self._state = RUN  # what the operator wanted when it was last seen
+        self._state = RUN  # the last state of control in Redis, which the operator sets
 
     def restore(self, version: int, boots: Mapping[str, int]) -> None:
-        """Go on from a checkpoint; called before the lease is taken."""
+        """Continue from a checkpoint; called before the lease is taken."""
         self._weights.restore(version)
         self.boots = dict(boots)
 
     @property
     def version(self) -> int:
-        """Of the weights published last."""
+        """The version of the last published weights."""
         return self._weights.version
 
     @property
     def versions(self) -> PublishedVersions:
-        """All that may have been published, by this learner and those before it."""
+        """All versions that this learner and earlier ones may have published."""
         return self._weights.used
 
     # From the loop's thread
 
     def announce(self) -> None:
-        """Write the spec and what else is missing, before there are weights to go with it."""
+        """Write the spec and other missing keys, before the first weights are published."""
         self._lease.insist("publish the spec", self.heal)
 
     def publish(
@@ -83,19 +83,19 @@ class Publisher:
         self._lease.insist("publish weights", attempt)
 
     def end_run(self, reason: str, target_step: int | None) -> None:
-        """Ask the whole fleet to stop; works on a full server, too."""
+        """Ask the whole fleet to stop. Works even if the server's memory is full."""
         fields = to_fields(Control(STOP, reason, target_step))
         self._lease.insist("end the run", lambda: self._write_control(fields))
 
     # From the keeper's thread
 
     def remove_foreign_types(self) -> None:
-        """Remove keys that another client overwrote with another type, so that they can be put back."""
+        """Remove keys that another client overwrote with another type, so that `heal` can restore them."""
         for key in remove_foreign_types(self._fence.client, self._fence.keys):
             _log.warning("removed %s: another program had overwritten it with another type", key)
 
     def heal(self) -> None:
-        """Put back keys that were deleted, damaged or overwritten."""
+        """Restore keys that were deleted, damaged or overwritten."""
         with self._fence.lock:
             healable = read_healable_keys(self._fence.client, self._fence.keys)
             self._weights.heal(healable)
@@ -110,15 +110,15 @@ class Publisher:
                 list_run(self._fence.client, self._fence.keys.run)
 
     def write_pace(self, backlog_high: int, rollout_steps: int) -> None:
-        """Where actors wait, and how long their rollouts are."""
+        """Write the backlog at which actors wait and the length of their rollouts, for all actors."""
         with self._fence.lock:
             self._write_control({"backlog_high": backlog_high, ROLLOUT_STEPS: rollout_steps})
 
     def _heal_boots(self, stored: Mapping[str, int]) -> None:
-        """Boot numbers never fall, or a restarted actor would play old episodes again."""
+        """Restore boot numbers that fell, or a restarted actor would play old episodes again."""
         merged = {name: max(stored.get(name, 0), self.boots.get(name, 0)) for name in {*stored, *self.boots}}
         fallen = {name: boot for name, boot in merged.items() if boot != stored.get(name)}
-        if fallen:  # only these: an actor may be counting up another one now
+        if fallen:  # write only these: an actor may be incrementing another one now
             self._fence.writes.write_fields(self._fence.epoch, self._fence.keys.boots, fallen)
         self.boots = merged
 

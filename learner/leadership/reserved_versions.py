@@ -1,10 +1,10 @@
-"""Which epochs and versions of a run are used up, in a file of its directory (`used.json`).
+"""Keeps the highest used epoch and version of a run in a file of its directory (`used.json`).
 
-It outlives a learner that was killed while the server lost everything: then nothing else knows what was
-published after the last checkpoint. It is written before what it covers is published. Versions are
-reserved a hundred at a time, so that a hundred publications cost one write; a killed learner leaves out at
-most as many. It has no lock of its own: publishing holds the fence's lock, and the loop's thread alone reads
-it before it leads and gives versions back after the keeper has ended.
+If a learner is killed and the server loses its data, only this file knows which versions were published
+after the last checkpoint. A learner writes it before it publishes. It reserves a hundred versions at a time,
+so that a hundred publications cost one write; a killed learner leaves at most a hundred versions unused. The
+class has no lock: callers hold the fence's lock when they publish, and only the loop's thread reads the file
+before the learner leads and gives versions back after the keeper has ended.
 """
 
 import json
@@ -21,14 +21,14 @@ _log = logging.getLogger("dppo")
 
 @dataclass(frozen=True)
 class HighestReserved:
-    """The highest that may have been published."""
+    """The highest epoch and version that a learner may have published."""
 
     epoch: int = 0
     version: int = 0
 
 
 class ReservedVersions:
-    """The file as one learner process reads and writes it; without a path nothing is kept."""
+    """The file of used epochs and versions; without a path it keeps nothing."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
@@ -36,7 +36,7 @@ class ReservedVersions:
         self._rate_limit = RateLimit()
 
     def read(self) -> HighestReserved:
-        """What a predecessor may have used; nothing where the file is gone or damaged."""
+        """Epoch and version that an earlier learner may have used; 0 if the file is missing or damaged."""
         if self._file is None or not self._file.exists():
             return HighestReserved()
         try:
@@ -51,13 +51,13 @@ class ReservedVersions:
             return HighestReserved()
 
     def cover(self, epoch: int, version: int) -> None:
-        """A publication is about to be made."""
+        """Reserve this epoch and version before they are published."""
         if epoch > self._covered.epoch or version > self._covered.version:
             found = self.read()
             self._write(HighestReserved(max(found.epoch, epoch), max(found.version, version + _AT_ONCE - 1)))
 
     def give_back(self, version: int) -> None:
-        """A clean end: nothing beyond `version` was used, unless a successor has written meanwhile."""
+        """Free all versions above `version` at a clean end, unless another learner has written the file."""
         if self.read() == self._covered != HighestReserved():
             self._write(HighestReserved(self._covered.epoch, version))
 
@@ -67,6 +67,6 @@ class ReservedVersions:
         try:
             write_atomically(self._file, json.dumps(asdict(used)).encode())
             self._covered = used
-        except OSError as error:  # publishing matters more
+        except OSError as error:  # a publication must not fail because of this file
             if self._rate_limit.due():
                 _log.error("cannot record which versions are used: %s", error)

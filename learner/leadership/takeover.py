@@ -1,6 +1,6 @@
-"""How a learner process comes to lead a run: at once, or after its predecessor.
+"""Makes a learner process the leader of a run: at once, or on standby after the present leader has ended.
 
-In the loop's thread, before there is a keeper.
+It runs in the loop's thread, before the keeper starts.
 """
 
 import logging
@@ -19,14 +19,14 @@ from learner.leadership.lease import LEASE_TTL_S
 from learner.ppo.update import PpoUpdate
 
 _POLL_S = 0.2
-_LOOKS = 15  # without a holder: a living leader puts a lease that was wiped back within two seconds
+_LOOKS = 15  # polls without a holder: a living leader restores a wiped lease within two seconds
 _log = logging.getLogger("dppo")
 
 
 def stand_by(store: RunStore, retry: RetryLoop, stop: StopRequest) -> None:
-    """Wait until no learner leads: the predecessor stopped renewing its lease, or handed it back.
+    """Wait until no learner leads: the leader stopped renewing its lease, or released it.
 
-    A lease that is gone before its time may also have been wiped; its holder has 3 s to put it back.
+    A lease that disappears early may also have been wiped; its holder has 3 s to restore it.
 
     Raises:
         StoppedError: the run is over, or a stop was requested.
@@ -49,9 +49,9 @@ def stand_by(store: RunStore, retry: RetryLoop, stop: StopRequest) -> None:
 def take_over(
     leadership: Leadership, checkpoints: Checkpoints, ppo: PpoUpdate, wait: Callable[[], None] | None
 ) -> LearnerSnapshot | None:
-    """Take the lease, with the newest checkpoint loaded into `ppo`; None where there is no checkpoint.
+    """Take the lease and load the newest checkpoint into `ppo`; returns None if there is no checkpoint.
 
-    `wait` is given on standby: it returns when no learner leads.
+    `wait` is for standby: it returns when no learner leads. None: do not wait.
 
     Raises:
         LeaseHeldError: a living learner leads, and this one is not on standby.
@@ -75,4 +75,4 @@ def take_over(
             if snapshot:
                 _log.info("resuming at update %d", snapshot.progress.update)
             return snapshot
-        leadership.lease.release()  # a predecessor saved once more before it went
+        leadership.lease.release()  # the former leader saved once more before it ended

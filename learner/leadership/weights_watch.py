@@ -1,4 +1,4 @@
-"""Whether Redis still holds the weights that were published last."""
+"""Checks whether Redis still holds the weights that were published last."""
 
 from dppo_redis.protocol.weights import Weights
 from dppo_redis.store.client import Client
@@ -10,7 +10,7 @@ _LOOKS_PER_LARGE_READ = 30
 
 
 class WeightsWatch:
-    """Compares identity and size at every look, the content too; that of a large blob more rarely."""
+    """Compares epoch, version, size and content at every check; the content of a large blob at every 30th."""
 
     def __init__(self, client: Client, keys: RunKeys) -> None:
         self._client = client
