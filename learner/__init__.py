@@ -1,4 +1,4 @@
-"""The learner: a training (`training.py`), its algorithm (`ppo/`), the loop that feeds it from Redis.
+"""The learner: training (`training.py`), its algorithm (`ppo/`), and the loop that feeds it from Redis.
 
-Never imports `workers`. `training.py` and what it stands on do not reach Redis.
+Never imports `workers`. `training.py` and the modules that it imports do not reach Redis.
 """

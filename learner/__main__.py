@@ -79,7 +79,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     torch.set_num_threads(options.threads)
     keep_freed_memory()
     url = find_url(options.redis, Role.LEARNER)
-    options = replace(options, run_dir=options.run_dir.absolute())  # a network of the user's may go elsewhere
+    options = replace(options, run_dir=options.run_dir.absolute())  # the user's code may change it
     config = load_toml(RunFiles(options.run_dir).config)
     client = connect(url, f"dppo-learner-{options.run}")
     planned = plan(config, _spaces(options, config, client, stop), serial=False, goes_on=True)
@@ -97,7 +97,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     try:
         with suppress(StoppedError), naming_memory_settings(config.ppo):
             learner.run(keeper)
-        # Only a learner that still leads, and stopped between two updates, may save.
+        # Only a learner that still leads and has stopped between two updates may save.
         is_saved = learner.save_last()
         learner.hand_back(keeper)
     except FencedError:
@@ -112,14 +112,15 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
 def _spaces(
     options: LearnerOptions, config: RunConfig, client: Client, stop: StopRequest
 ) -> EnvironmentSpaces:
-    """What the run's environment looks like, which need not be installed here.
+    """The spaces of the run's environment, which need not be installed here.
 
-    From the run's directory, else from what a learner of this run published, else by looking at it.
+    Read from the run's directory, else from the spec that a learner of this run published, else by making the
+    environment.
     """
     found = read_spaces(options.run_dir, config)
     if found is None:
         found = _published_spaces(options, config, client, stop) or spaces_of(config, stop)
-        with suppress(OSError):  # it is there to save looking
+        with suppress(OSError):  # the file only saves the next inspection
             write_spaces(options.run_dir, config, found)
     return found
 
@@ -130,7 +131,7 @@ def _published_spaces(
     store = RunStore(client, RunKeys(options.run))
     try:
         description = RetryLoop(stop).call("read the spec", store.description)
-    except ConfigurationError:  # damaged, or of another release: it is published anew
+    except ConfigurationError:  # damaged, or of another release: this learner will publish it again
         return None
     if description is None or description.spec.environment != source_of(config):
         return None

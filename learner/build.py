@@ -1,4 +1,4 @@
-"""Builds network, optimiser and checkpoints from a run's configuration; learner and serial baseline alike."""
+"""Builds network, optimiser and checkpoints from a run's configuration, for learner and serial baseline."""
 
 import math
 from pathlib import Path
@@ -16,7 +16,7 @@ from learner.ppo.update import PpoUpdate
 
 
 def build_ppo(config: RunConfig, description: RunDescription, update_epochs: int) -> PpoUpdate:
-    """Network and optimiser, seeded; the serial baseline builds the same."""
+    """Build network and optimiser from the run's seed; the serial baseline builds the same."""
     torch.manual_seed(config.seed)
     network = ActorCritic(description.spec)
     if description.spec.action.dimensions:
@@ -41,16 +41,16 @@ def make_checkpoints(config: RunConfig, description: RunDescription, run: str, r
 
 
 def check_network(config: RunConfig, description: RunDescription) -> None:
-    """Refuse, before anything is written, a network or a device that the learner could not use.
+    """Refuse a network or a device that the learner could not use. Writes nothing.
 
     Raises:
-        ConfigurationError: says which and why.
+        ConfigurationError: names the setting and the reason.
     """
     check_size(build_ppo(config, description, update_epochs=1))
 
 
 def check_size(ppo: PpoUpdate) -> None:
-    """Refuse a network whose weights could never be published.
+    """Refuse a network whose weights are too large for a publication.
 
     Raises:
         ConfigurationError: with its size and the limit.
@@ -67,7 +67,7 @@ def pick_device(name: str) -> torch.device:
     """`auto` takes the GPU where there is one.
 
     Raises:
-        ConfigurationError: a GPU is asked for that this machine does not have.
+        ConfigurationError: this machine does not have the GPU.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,10 +1,11 @@
-"""The whole learner in a file: written under a temporary name, flushed, read back, then renamed.
+"""Writes and reads checkpoints: each holds the whole state of a learner in one file.
 
-The last k are kept, and milestones for ever.
+A checkpoint is written under a temporary name, flushed, read back, then renamed. The last k are kept, and
+milestones for ever.
 
-Plain values and tensors only, so `weights_only=True` loads it. A file of another run or spec, or
-one that lacks a part, is refused; a damaged newest one is skipped with a warning. Damage is what the
-checksums in the file say: torch does not look at them.
+The file holds only plain values and tensors, so `weights_only=True` loads it. `restore` refuses a file of
+another run or spec, and a file that lacks a part; it skips damaged files with a warning. The checksums in
+the file show damage. torch does not check them, so this module does.
 """
 
 import contextlib
@@ -46,7 +47,7 @@ _log = logging.getLogger("dppo")
 
 @dataclass(frozen=True)
 class LearnerSnapshot:
-    """What a checkpoint holds besides network, optimiser and random states."""
+    """The part of a checkpoint besides network, optimiser and random states."""
 
     progress: Progress
     epoch: int
@@ -58,7 +59,7 @@ class LearnerSnapshot:
 
 
 def read_values(file: Path) -> dict[str, Any]:
-    """All parts of a checkpoint, of whatever run.
+    """All parts of a checkpoint of any run.
 
     Raises:
         CheckpointError: it is damaged or incomplete.
@@ -78,12 +79,12 @@ def read_values(file: Path) -> dict[str, Any]:
 
 
 def newest_readable(files: Iterable[Path]) -> tuple[Path, dict[str, Any]] | None:
-    """The first of `files` that is whole, and its parts; those before it are named in a warning."""
+    """The first readable one of `files`, and its parts. A warning names each unreadable one before it."""
     for file in files:
         try:
             return file, read_values(file)
         except CheckpointError as error:
-            if file.exists():  # else a living learner has removed it meanwhile
+            if file.exists():  # else a living learner has just removed it
                 _log.warning("%s; trying the checkpoint before it", error)
     return None
 
@@ -103,8 +104,8 @@ def _verify(file: Path) -> None:
 class Checkpoints:
     """The checkpoints of one run in its directory.
 
-    In lock-step mode a run goes on from the start of a segment only, so those are the ones kept; the
-    last one, wherever it was written, stands beside them.
+    In lock-step mode a run resumes from the start of a segment only, so the checkpoints at these updates are
+    kept. The last checkpoint is kept beside them, at any update.
     """
 
     def __init__(self, directory: Path, run: str, spec: str, keep: int, segment_updates: int = 1) -> None:
@@ -113,7 +114,7 @@ class Checkpoints:
         self._spec = spec
         self._keep = keep
         self._segment_updates = segment_updates
-        self._is_said = False  # that the file system cannot flush
+        self._has_warned = False  # whether the warning about flushing was logged
 
     def save(
         self,
@@ -125,11 +126,11 @@ class Checkpoints:
     ) -> Path:
         """Write a checkpoint, a copy as `milestone`; then delete all but the last `keep` checkpoints.
 
-        `confirm` is called before the file gets its name. It raises where this process may not save
-        any more: it may have been stopped for minutes, and another learner may have saved meanwhile.
+        `confirm` is called before the file gets its name. It raises if this process may no longer save: the
+        process may have been frozen for minutes, and another learner may have saved since.
 
         Raises:
-            CheckpointError: the disk refuses; the older files are untouched.
+            CheckpointError: the disk refuses; the older files are unchanged.
         """
         file = self.directory / checkpoint_name(snapshot.progress.update)
         temporary = file.with_suffix(".writing")
@@ -141,7 +142,7 @@ class Checkpoints:
             read_values(temporary)
             confirm()
             temporary.replace(file)
-            self._say_once(unable or flush_directory(self.directory))
+            self._warn_once(unable or flush_directory(self.directory))
         except (OSError, RuntimeError, CheckpointError) as error:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
@@ -157,10 +158,10 @@ class Checkpoints:
         except OSError as error:
             raise CheckpointError(f"cannot save {self.directory / name}: {error}") from error
 
-    def _say_once(self, unable: OSError | None) -> None:
+    def _warn_once(self, unable: OSError | None) -> None:
         """Warn once that the file system cannot flush: only a power failure may lose the file."""
-        if unable is not None and not self._is_said:
-            self._is_said = True
+        if unable is not None and not self._has_warned:
+            self._has_warned = True
             _log.warning(
                 "%s: this file system cannot flush (%s): a power loss may take the last checkpoint",
                 self.directory,
@@ -168,11 +169,11 @@ class Checkpoints:
             )
 
     def _remove_old(self, file: Path) -> None:
-        """All but the last ones, of which `file` is one, and what killed processes left half written."""
+        """Remove checkpoints but `file` and the last `keep`, and unfinished files of killed processes."""
         kept = {file, *self._resumable()[: self._keep]}
-        half_written = self.directory.glob("*.writing")  # by a process that was killed
+        half_written = self.directory.glob("*.writing")  # by killed processes
         for old in (*(set(self.files()) - kept), *half_written):
-            with contextlib.suppress(OSError):  # what cannot be removed costs room, not the learner
+            with contextlib.suppress(OSError):  # a file that stays costs disk space only
                 old.unlink(missing_ok=True)
 
     def files(self) -> list[Path]:
@@ -180,14 +181,14 @@ class Checkpoints:
         return checkpoint_files(self.directory)
 
     def _resumable(self) -> list[Path]:
-        """Those at the start of a segment, newest first."""
+        """The checkpoints at the start of a segment, newest first."""
         return [file for file in self.files() if number_of(file) % self._segment_updates == 0]
 
     def restore(self, ppo: PpoUpdate) -> LearnerSnapshot | None:
-        """Load the newest usable checkpoint, else milestone, into `ppo`; None when there is no file at all.
+        """Load the newest usable checkpoint, else milestone, into `ppo`; returns None if there is no file.
 
-        In lock-step mode that is the newest at the start of a segment: what was trained since is
-        trained again, and comes out the same.
+        In lock-step mode this is the newest one at the start of a segment: the later updates are trained
+        again, with the same result.
 
         Raises:
             ConfigurationError: the files are of another run or spec.
@@ -201,7 +202,7 @@ class Checkpoints:
             return None
         file, values = found
         self._refuse_foreign(file, values, ppo.spec)
-        for damaged in files[: files.index(file)]:  # else they would stay the newest and push out good ones
+        for damaged in files[: files.index(file)]:  # else they would count as the newest
             with contextlib.suppress(FileNotFoundError):  # a living learner may have removed it
                 damaged.rename(damaged.with_suffix(".damaged"))
         snapshot = self._load(values, ppo)
@@ -214,7 +215,7 @@ class Checkpoints:
         return snapshot
 
     def peek(self, ppo: PpoUpdate, file: Path | None) -> LearnerSnapshot | None:
-        """Load `file`, or the newest readable one, and change nothing on the disk.
+        """Load `file`, or the newest readable checkpoint, into `ppo`; writes nothing to the disk.
 
         Raises:
             ConfigurationError: it is of another run or spec.

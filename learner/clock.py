@@ -1,6 +1,7 @@
-"""How long a run has been training, how fast of late, and how much of that it waited.
+"""Measures a run's training time, the learner's share of waiting, and steps per second of the last minute.
 
-The training clock runs since sampling of the first rollout began, pauses and time without a learner left out.
+Training time begins when the sampling of the first rollout begins. Pauses and time without a learner do not
+count.
 """
 
 import threading
@@ -11,40 +12,41 @@ WINDOW_S = 60.0  # "of the last minute"
 
 
 class TrainingClock:
-    """Goes on from what earlier learner processes of the run have spent."""
+    """Measures the run's training time, over all its learner processes."""
 
     def __init__(self, spent_s: float = 0.0) -> None:
-        self._spent_s = spent_s  # until it last began to run
-        self._since: float | None = None  # monotonic; None while it stands still
+        self._spent_s = spent_s  # seconds before the clock last began to run
+        self._since: float | None = None  # monotonic; None while the clock stands still
         self.has_begun = False
         self.is_paused = False
 
     def begin(self, ago_s: float = 0.0) -> None:
-        """The first rollout is there, and its sampling began `ago_s` seconds ago; begins once."""
+        """Start the clock, once: the sampling of the first rollout began `ago_s` seconds ago."""
         if not self.has_begun:
             self.has_begun = True
             self._since = time.monotonic() - ago_s
 
     def pause(self) -> None:
-        """Stand still, until `go_on`."""
+        """Stop the clock until `go_on` is called."""
         self._spent_s, self._since = self.read_s(), None
         self.is_paused = True
 
     def go_on(self) -> None:
-        """The end of a pause, if there was one."""
+        """End a pause, if there is one."""
         if self.is_paused and self.has_begun:
             self._since = time.monotonic()
         self.is_paused = False
 
     def read_s(self) -> float:
-        """Seconds so far."""
+        """Training time so far, in seconds."""
         return self._spent_s + (time.monotonic() - self._since if self._since is not None else 0.0)
 
 
 class WaitMeter:
-    """The share of the last minute that was spent waiting, the wait that still lasts included.
+    """Measures the share of the last minute that the learner waited, including a wait that still lasts.
 
-    The loop begins and ends waits; the keeper's thread reads, too. Counts from the first wait on.
+    The loop begins and ends waits; the keeper's thread reads the share, too. Time before the first wait does
+    not count.
     """
 
     def __init__(self) -> None:
@@ -54,14 +56,14 @@ class WaitMeter:
         self._first: float | None = None  # when the first one did
 
     def begin(self) -> None:
-        """A wait begins, if none lasts already."""
+        """Begin a wait, unless one lasts already."""
         with self._lock:
             if self._since is None:
                 self._since = time.monotonic()
                 self._first = self._since if self._first is None else self._first
 
     def end(self) -> float:
-        """It is over; how long it took, 0 where there was none."""
+        """End the wait; returns its seconds, 0 if there was none."""
         with self._lock:
             if self._since is None:
                 return 0.0
@@ -74,12 +76,12 @@ class WaitMeter:
 
     @property
     def lasting_s(self) -> float:
-        """How long the present wait has taken; 0 between waits."""
+        """Seconds of the present wait so far; 0 between waits."""
         since = self._since
         return 0.0 if since is None else time.monotonic() - since
 
     def share(self) -> float:
-        """Of the last minute, or of the time since the first wait where that is less."""
+        """Share of waiting in the last minute, or since the first wait if that is less than a minute ago."""
         with self._lock:
             now = time.monotonic()
             if self._first is None or now <= self._first:
@@ -90,21 +92,21 @@ class WaitMeter:
 
 
 class RecentRate:
-    """Steps per second of the last minute, by the training clock."""
+    """Measures trained steps per second of the last minute, by the training clock."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: deque[tuple[float, int]] = deque()  # seconds of the clock, steps until then
 
     def add(self, at_s: float, steps: int) -> None:
-        """So many steps have been trained on by now."""
+        """Note that `steps` steps were trained by `at_s` seconds of the training clock."""
         with self._lock:
             self._counts.append((at_s, steps))
             while len(self._counts) > 1 and self._counts[1][0] <= at_s - WINDOW_S:
                 self._counts.popleft()
 
     def per_s(self, now_s: float) -> float:
-        """Since the newest count that is a minute old, or since the first."""
+        """Steps per second since the newest count that is at least a minute old, or since the first count."""
         with self._lock:
             counts = list(self._counts)
         if not counts:

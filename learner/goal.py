@@ -1,4 +1,4 @@
-"""When a run is done: the target or the step budget. Pure."""
+"""Decides when a run is done: it has met the target or spent the step budget. Pure."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +10,7 @@ Reason = Literal["target", "total_steps"]
 
 @dataclass(frozen=True)
 class Goal:
-    """What a run is for."""
+    """The step budget and the target of a run."""
 
     total_steps: int  # budget of trained steps
     target_return: float | None
@@ -32,13 +32,14 @@ def judge_goal(
     evaluation_return: float | None,
     evaluation_steps: int | None,
 ) -> Finished | None:
-    """Say whether the run is done after an update.
+    """Decide whether the run is done after an update; returns None if it is not.
 
     An evaluation of untrained weights meets no target, even if its return is high enough.
 
     Args:
-        settled_steps: valid steps of all settled rollouts, the last one trained on included.
-        evaluation_return: newest greedy evaluation, and the settled_steps of the weights it played.
+        settled_steps: valid steps of all settled rollouts, including the last trained one.
+        evaluation_return: mean return of the newest greedy evaluation.
+        evaluation_steps: settled_steps of the weights that this evaluation played.
     """
     if goal.target_return is not None:
         if goal.target_on == "eval":

@@ -1,7 +1,7 @@
-"""What is wrong with updates: into the log, each kind once in ten seconds at most, into warnings and alarm.
+"""Reports unhealthy updates as warnings, as an alarm, and in the log, there each kind once in ten seconds.
 
-What follows from a setting is logged once. A warning stays when its sign has gone, as the end of a run is
-where many look first. It says how many updates showed it, and which.
+A sign that follows from a setting is logged once. A warning stays after its sign has disappeared, because
+many users read the warnings at the end of a run only. It says how many updates showed the sign, and which.
 """
 
 import logging
@@ -18,14 +18,14 @@ _log = logging.getLogger("dppo")
 
 @dataclass
 class _Sign:
-    """One kind of warning, over a training."""
+    """How often and when a training has shown one kind of sign."""
 
-    first: int = 0  # update that showed it first
-    last: int = 0  # and last
-    updates: int = 0  # that showed it
+    first: int = 0  # first update that showed it
+    last: int = 0  # last update that showed it
+    updates: int = 0  # number of updates that showed it
 
     def count(self, update: int, window: int) -> str:
-        """It held again, in the `window` updates up to this one; how often it did so far."""
+        """Count the sign in the `window` updates up to `update`; returns the updates so far as text."""
         self.updates += 1 if self.last == update - 1 else window
         self.first, self.last = self.first or max(1, update - window + 1), update
         if self.updates == 1:
@@ -34,13 +34,13 @@ class _Sign:
 
 
 class RunWarnings:
-    """The newest text of each kind, in the order in which the kinds were first seen."""
+    """The warnings of a run: the newest text of each kind, in the order in which the kinds first occurred."""
 
     def __init__(self) -> None:
         self._by_kind: dict[str, str] = {}
 
     def add(self, kind: str, text: str) -> None:
-        """Say `text`; it replaces an earlier one of the same kind."""
+        """Add a warning; it replaces an earlier one of the same kind."""
         self._by_kind[kind] = text
 
     def withdraw(self, kind: str) -> None:
@@ -49,15 +49,15 @@ class RunWarnings:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All of them."""
+        """The texts of all warnings."""
         return tuple(self._by_kind.values())
 
 
 class HealthLog:
-    """The signs of one training."""
+    """Judges each update of a training by the rules of `ppo/health.py`, and reports the signs."""
 
     def __init__(self, spec: Spec, warnings: RunWarnings) -> None:
-        self.alarm = ""  # what keeps anything from being learnt now; else empty
+        self.alarm = ""  # why nothing is learnt now; else empty
         self._spec = spec
         self._warnings = warnings
         self._reports: deque[UpdateReport] = deque(maxlen=LONGEST_WINDOW)
@@ -65,16 +65,16 @@ class HealthLog:
         self._rate_limit: defaultdict[str, RateLimit] = defaultdict(RateLimit)
 
     def consider(self, report: UpdateReport, update: int) -> None:
-        """Judge the newest update, which has this number."""
+        """Judge the newest update, number `update`."""
         self._reports.append(report)
         reports = list(self._reports)
         self.alarm = ""
         for rule in RULES:
             text = rule.judge(reports, self._spec)
             if text is not None:
-                self._tell(rule, text, update)
+                self._report(rule, text, update)
 
-    def _tell(self, rule: HealthRule, text: str, update: int) -> None:
+    def _report(self, rule: HealthRule, text: str, update: int) -> None:
         is_known = rule.is_lasting and rule.kind in self._signs
         when = self._signs[rule.kind].count(update, rule.window)
         self._warnings.add(rule.kind, f"{text} ({when})")

@@ -1,7 +1,7 @@
-"""The learner's loop: a training fed from Redis. Each rule has its own module.
+"""The learner's loop: reads batches from Redis and trains on them. Each rule has its own module.
 
-For each batch, in this order: train, event, publish, settle, record, judge, save. Publishing comes
-before settling, so that an actor that waits for room finds the new weights.
+The loop handles each batch in this order: train, write the event, publish, settle, record, judge, save.
+It publishes before it settles, so that an actor that waits for room in the backlog finds the new weights.
 """
 
 import logging
@@ -31,7 +31,7 @@ _log = logging.getLogger("dppo")
 
 @dataclass
 class Learner:
-    """Everything the loop uses; built in `__main__.py`."""
+    """The loop and its parts; built in `__main__.py`."""
 
     training: Training
     lock_step: LockStep | None  # None: asynchronous
@@ -46,14 +46,14 @@ class Learner:
         self.resend_requests = ResendRequests(self.lock_step, self._signs_of_loss) if self.lock_step else None
         self.published_update = -1
         self.saved_epoch = 0
-        self.unknown_states: set[str] = set()  # complained of
-        self.recurrence = Recurrence(self._recurs)
+        self.unknown_states: set[str] = set()  # those already logged
+        self.recurrence = Recurrence(self._warn_about_redis)
         for recurrence in (self.retry.recurrence, self.leadership.lease.recurrence):
-            recurrence.tell = self._recurs
+            recurrence.tell = self._warn_about_redis
         self.report = self._report()  # replaced as a whole at every change: the keeper's thread reads it
 
     def run(self, keeper: Keeper) -> None:
-        """Train until the goal is reached, a stop is asked for, or another learner leads."""
+        """Train until the goal is reached, a stop is requested, or another learner leads."""
         self.publish()
         self.save()
         self.retry.call("start the keeper", keeper.start)
@@ -76,12 +76,12 @@ class Learner:
             if batch is not None and self.training.is_due_to_save():
                 self.save()
             if self.leadership.fence.epoch != self.saved_epoch:
-                self.save()  # or a successor on an empty server would take the same epoch again
+                self.save()  # else a later learner on an empty server would take the same epoch
         if self.training.finished is not None:
             self._finish(self.training.finished)
 
     def _may_train(self) -> bool:
-        """Follow the operator's wish; looks at the newest evaluation in passing."""
+        """Obey the operator's control state; returns whether to train. Also reads the newest evaluation."""
         control = self.retry.call("read control", self.store.control)
         self.training.evaluation = self.retry.call("read the evaluation", self.store.evaluation)
         if control.state == STOP:
@@ -116,7 +116,7 @@ class Learner:
         return batch
 
     def _sampled_for_s(self, keeper: Keeper) -> float:
-        """How long the first rollout was in the making, as far as this learner was there."""
+        """Seconds that the first rollout took to sample, at most this learner's present wait."""
         try:
             with translated():
                 sampled_s = keeper.longest_rollout_s()
@@ -129,7 +129,7 @@ class Learner:
         staleness = [update - a.header.update for a in accepted]
         waited_s = self.training.waits.end()
         trained = self.training.train([a.rollout for a in accepted], staleness, waited_s)
-        self._remember(accepted, update)
+        self._log_trained(accepted, update)
         settled_steps = self.leadership.bookkeeper.settled_steps + trained.steps
         if self.training.progress.update % self.training.config.publish_every == 0:
             self.publish(settled_steps)
@@ -145,7 +145,7 @@ class Learner:
         self.report = self._report()
         self._append(record)
 
-    def _remember(self, accepted: list[AcceptedRollout], update: int) -> None:
+    def _log_trained(self, accepted: list[AcceptedRollout], update: int) -> None:
         """Write to the event log which rollouts were trained on, before their outcome is recorded."""
         if self.event_log.is_on:
             headers = [(a.entry_id, a.header) for a in accepted]
@@ -170,7 +170,7 @@ class Learner:
             self.resend_requests.published()
 
     def _signs_of_loss(self) -> int:
-        """How often something has shown that rollouts may be lost."""
+        """The number of events that have shown that rollouts may be lost."""
         bookkeeper = self.leadership.bookkeeper
         return bookkeeper.ledger_audit.ledger.of(Outcome.LOST) + bookkeeper.streams_made + self.intake.damaged
 
@@ -182,11 +182,11 @@ class Learner:
             _log.error("%s; training continues, and the save is tried again", error)
 
     def save_last(self) -> bool:
-        """Write the checkpoint of the end, with a few tries; whether it worked."""
+        """Write the last checkpoint, with a few tries; returns whether it succeeded."""
         return self.training.save_last(self._write_checkpoint)
 
     def _write_checkpoint(self) -> None:
-        """Write a checkpoint, and the milestone owed; the report says how it went.
+        """Write a checkpoint, and the milestone owed; the report shows the result.
 
         Raises:
             CheckpointError: the disk refuses.
@@ -218,23 +218,23 @@ class Learner:
         self.leadership.publisher.end_run(finished.reason, finished.target_step)
 
     def _report(self) -> LearnerStatus:
-        """What the loop has done so far."""
+        """The learner's report, with an alarm if the loop waits for Redis."""
         waiting = (self.recurrence, self.retry.recurrence, self.leadership.lease.recurrence)
         waits_for = next((recurrence.text for recurrence in waiting if recurrence.text), "")
         report = status_of(self.training, self.intake)
         return replace(report, alarm=waits_for or report.alarm)
 
-    def _recurs(self, text: str) -> None:
-        """An error of Redis comes back in the same way: the keeper may still be able to say so."""
+    def _warn_about_redis(self, text: str) -> None:
+        """Add a warning about a repeated error of Redis. The keeper may still be able to write it."""
         self.training.warnings.add("redis", text)
         self.report = self._report()
 
     def current_report(self) -> LearnerStatus:
-        """The last report with what changes while the loop waits or trains; for the keeper's thread."""
+        """The last report with present rates, even while the loop waits or trains; for the keeper."""
         return self.report if self.training.finished else with_present_rates(self.report, self.training)
 
     def hand_back(self, keeper: Keeper) -> None:
-        """Write the last status and hand the lease back, if Redis is there."""
+        """Write the last status and release the lease, if Redis answers."""
         keeper.close()
         try:
             with translated():

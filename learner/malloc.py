@@ -1,4 +1,4 @@
-"""How the process keeps its memory, and what it says when there is none."""
+"""Makes the C library keep freed memory, and turns out-of-memory errors into advice about settings."""
 
 import ctypes
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from dppo_redis.protocol.config import PpoConfig
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
 _KEPT_BYTES = 64 * 2**20
 _LARGEST_IN_HEAP = 32 * 2**20  # the most that glibc accepts, and where its own adaption ends
-_OUT_OF_MEMORY = (  # as torch, its libraries and drivers say it
+_OUT_OF_MEMORY = (  # parts of the messages of torch, its libraries and drivers
     "not enough memory",
     "can't allocate memory",
     "out of memory",
@@ -22,10 +22,10 @@ _OUT_OF_MEMORY = (  # as torch, its libraries and drivers say it
 def keep_freed_memory() -> None:
     """Keep up to 64 MB of freed memory for reuse; does nothing where the C library is not glibc.
 
-    By default glibc hands what lies free at the end of its heap back to the system, which fills pages
-    with zeros when they are asked for again: for rollouts of 82 KB, whose batches come and go as one,
-    that was more than half of what reading them cost. The second threshold must be set with the
-    first, which otherwise ends its adaption.
+    By default glibc returns free memory at the end of its heap to the system, and the system fills pages with
+    zeros when the process needs them again. Rollouts of 82 KB are allocated and freed a batch at a time: for
+    them this was more than half of the cost of reading. Setting the first threshold ends glibc's adaption of
+    the second, so both are set.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -35,10 +35,10 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def naming_memory_settings(ppo: PpoConfig) -> Iterator[None]:
-    """Have an update that finds no memory say which settings to lower: trying it again would not help.
+    """Turn an out-of-memory error of an update into an error that names the settings to lower.
 
     Raises:
-        ConfigurationError: there was not enough memory.
+        ConfigurationError: the memory did not suffice; another try would fail, too.
     """
     try:
         yield
@@ -52,7 +52,7 @@ def naming_memory_settings(ppo: PpoConfig) -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error of numpy, torch or its libraries says so."""
+    """Whether an error of numpy, torch or its libraries means that memory ran out."""
     if isinstance(error, MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)

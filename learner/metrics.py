@@ -1,6 +1,6 @@
-"""One record per update, where people look at it: metrics.csv and TensorBoard.
+"""Writes one record per update to metrics.csv and to TensorBoard's files.
 
-Files only; what goes to Redis is the loop's business.
+The loop writes the same records to Redis; this module writes files alone.
 """
 
 import csv
@@ -28,7 +28,7 @@ def make_record(report: UpdateReport, **values: int | float | dict[str, float] |
     """A record from an update's report and the loop's own numbers."""
     numbers = asdict(report)
     whole, by_staleness = numbers.pop("drift"), numbers.pop("drift_by_staleness")
-    del whole["rows"], numbers["gamma"], numbers["episode_steps"]  # as the batch and the settings say
+    del whole["rows"], numbers["gamma"], numbers["episode_steps"]  # known from the batch and the settings
     return UpdateRecord(
         **numbers,
         **{f"drift_{name}": number for name, number in whole.items()},
@@ -42,34 +42,34 @@ def _rounded(by_staleness: Mapping[int, Mapping[str, float]]) -> dict[int, dict[
 
 
 class MetricsFiles:
-    """Appends records to a run directory; a resumed run continues where its checkpoint left off.
+    """Appends records to a run directory; a resumed run continues after the rows of its checkpoint.
 
-    A disk that refuses is reported and tried again: it ends nothing, and no row that was there is lost.
-    Only the rows after the checkpoint are read, from the end of the file: a run may have a million.
+    If the disk refuses, this logs an error and tries again with the next record; no old row is lost.
+    It reads only the rows after the checkpoint, from the end of the file: a run may have a million rows.
     """
 
     def __init__(self, directory: Path, first_update: int) -> None:
         self._file = RunFiles(directory).metrics
         self._kept_bytes, steps = _kept_until(self._file, first_update)
-        # What an earlier process wrote after the checkpoint is hidden.
+        # Hides the curves that an earlier process wrote after the checkpoint.
         purged_step = steps + 1 if steps else 0
         self._tensorboard = TensorBoardFile(RunFiles(directory).tensorboard, purged_step)
         self._csv: TextIO | None = None
         self._rate_limit = RateLimit()
-        self.failure = ""  # why rows are missing, if any are
-        with self._forgiven():
-            self._begun()
+        self.failure = ""  # why rows are missing; empty if none are
+        with self._disk_errors_logged():
+            self._open_table()
 
     def write(self, record: UpdateRecord) -> None:
-        """Add one record."""
-        with self._forgiven():
-            csv.DictWriter(self._begun(), names(UpdateRecord), extrasaction="ignore").writerow(
+        """Append one record."""
+        with self._disk_errors_logged():
+            csv.DictWriter(self._open_table(), names(UpdateRecord), extrasaction="ignore").writerow(
                 to_fields(record)
             )
             self._tensorboard.write(record)
 
     def close(self) -> None:
-        """Flush and close."""
+        """Flush and close the files."""
         for file in (self._csv, self._tensorboard):
             try:
                 if file is not None:
@@ -77,8 +77,8 @@ class MetricsFiles:
             except OSError as error:
                 _log.error("the last metrics are lost: %s", error)
 
-    def _begun(self) -> TextIO:
-        """The table, put right before its first new row."""
+    def _open_table(self) -> TextIO:
+        """The open csv file; before the first new row, old rows after the checkpoint are cut off."""
         if self._csv is None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._kept_bytes = _cut(self._file, self._kept_bytes)
@@ -86,7 +86,7 @@ class MetricsFiles:
         return self._csv
 
     @contextmanager
-    def _forgiven(self) -> Iterator[None]:
+    def _disk_errors_logged(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -96,7 +96,7 @@ class MetricsFiles:
 
 
 def _kept_until(file: Path, update: int) -> tuple[int, int]:
-    """How many bytes of a table the checkpoint of `update` still stands for, and its trained steps there."""
+    """Bytes of a table's rows up to the checkpoint of `update`, and the trained steps at their end."""
     if update == 0 or not file.exists():
         return 0, 0
     header = next(read_rows(file), [])
@@ -104,7 +104,7 @@ def _kept_until(file: Path, update: int) -> tuple[int, int]:
     for end, line in whole_lines_backwards(file):
         number = line.split(",", 1)[0]
         if begins_with_update and number.isdecimal() and int(number) > update:
-            continue  # most of them, where the checkpoint is an old one
+            continue  # if the checkpoint is old, most rows end here
         row = split_row(line)
         if len(row) != len(header):
             continue
@@ -115,7 +115,7 @@ def _kept_until(file: Path, update: int) -> tuple[int, int]:
 
 
 def _cut(file: Path, kept_bytes: int) -> int:
-    """Leave that much of a table, under today's columns: another release had others. Its new size.
+    """Cut a table to `kept_bytes`, rewritten if another release wrote other columns; returns the new size.
 
     Raises:
         OSError: the disk refuses; the rows to keep are unchanged.
@@ -138,7 +138,7 @@ def _cut(file: Path, kept_bytes: int) -> int:
 
 
 def _rows_within(file: Path, size: int) -> Iterator[dict[str, str]]:
-    """The whole rows of a table's first bytes."""
+    """The complete rows in the first `size` bytes of a table."""
     if size:
         rows = read_rows(file, size)
         header = next(rows)

@@ -1,4 +1,4 @@
-"""What the learner has done so far: counters that the checkpoint keeps and the status shows."""
+"""Counts what a run has trained so far; checkpoints keep the counters and the status shows them."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,19 +8,19 @@ from typing import Any
 from dppo_redis.spaces.episode_metrics import MAX_NAMES, means
 
 EPISODES_AVERAGED = 100
-_METRICS = "metrics"  # the one part that a checkpoint may lack
+_METRICS = "metrics"  # the only part that a checkpoint may lack
 
 
 @dataclass
 class MetricWindow:
-    """Numbers that the environment reported, of the last 100 episodes that ended."""
+    """The numbers that the environment reported in the last 100 episodes that ended."""
 
     episodes: deque[Mapping[str, float]] = field(default_factory=lambda: deque(maxlen=EPISODES_AVERAGED))
     names: dict[str, None] = field(default_factory=dict)  # the first 32 of the run, in order
     left_out: int = 0  # numbers of other names
 
     def add(self, episodes: Iterable[Mapping[str, float]]) -> None:
-        """Add episodes, also those that reported nothing."""
+        """Add episodes, including those that reported nothing."""
         for episode in episodes:
             for name in episode:
                 if name in self.names or len(self.names) < MAX_NAMES:
@@ -31,7 +31,7 @@ class MetricWindow:
 
     @property
     def means(self) -> dict[str, float]:
-        """The mean of each number over those of the last 100 episodes that have it."""
+        """The mean of each number over those of the last 100 episodes that reported it."""
         return means(self.episodes, self.names)
 
 
@@ -80,7 +80,7 @@ class Progress:
 
     @property
     def full_return_mean(self) -> float | None:
-        """The same once there are 100 episodes: what a target is compared with."""
+        """Mean of the last 100 finished episodes; None before there are 100. A target is compared with it."""
         return self.return_mean if len(self.returns) == EPISODES_AVERAGED else None
 
     def steps_per_s(self) -> float:
@@ -91,7 +91,7 @@ class Progress:
         """Plain values for the checkpoint."""
         values = {**vars(self), "returns": list(self.returns)}
         del values[_METRICS]
-        # Without numbers of the environment it is a checkpoint that an earlier release reads, too.
+        # Without numbers of the environment, an earlier release can read the checkpoint, too.
         return {**values, _METRICS: list(self.metrics.episodes)} if self.metrics.names else values
 
     @staticmethod

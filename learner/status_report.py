@@ -1,4 +1,4 @@
-"""What a learner reports of itself, as far as its training and its intake know it. The keeper writes it."""
+"""Builds the learner's report from its training and its intake. The keeper writes it to Redis."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from learner.training import Training
 
 
 def with_present_rates(report: LearnerStatus, training: Training) -> LearnerStatus:
-    """A report with what is measured against the clock, as it is now. For any thread."""
+    """The report with the present share of waiting and steps per second. Any thread may call it."""
     return replace(
         report,
         learner_wait_share=training.waits.share(),
@@ -17,7 +17,7 @@ def with_present_rates(report: LearnerStatus, training: Training) -> LearnerStat
 
 
 def status_of(training: Training, intake: Intake) -> LearnerStatus:
-    """The report of this moment; an alarm of the intake goes before one of the training."""
+    """The learner's report now. An alarm of the intake has priority over one of the training."""
     config, progress, saving = training.config, training.progress, training.saving
     return LearnerStatus(
         state=_state(training),

@@ -1,4 +1,4 @@
-"""The curves in TensorBoard's files: what metrics.csv holds, under the names that people look for."""
+"""Writes the numbers of metrics.csv as curves into TensorBoard's files, under the names common there."""
 
 import json
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class TensorBoardFile:
-    """Writes curves. TensorBoard's writer is of no use once the disk has refused it: another is begun."""
+    """Writes curves. TensorBoard's writer is useless after a disk error, so a new one replaces it."""
 
     def __init__(self, directory: Path, purged_step: int, pause_s: float = 10.0) -> None:
-        """Nothing is written yet; what earlier files hold from `purged_step` on is hidden."""
+        """Writes nothing yet. Earlier files' points from `purged_step` on will be hidden."""
         self._directory = directory
         self._purged_step: int | None = purged_step
         self._writer: SummaryWriter | None = None
@@ -28,12 +28,12 @@ class TensorBoardFile:
         """Add the values of one update.
 
         Raises:
-            OSError: the disk refuses; for a while nothing is written, then it is tried again.
+            OSError: the disk refuses; for `pause_s` seconds nothing is written, then it is tried again.
         """
         if self._writer is None and not self._beginnings.due():
             return
         try:
-            self._write(self._begun(), record)
+            self._write(self._open_writer(), record)
         except OSError:
             self._writer = None
             raise
@@ -43,9 +43,9 @@ class TensorBoardFile:
         if self._writer is not None:
             self._writer.close()
 
-    def _begun(self) -> "SummaryWriter":
+    def _open_writer(self) -> "SummaryWriter":
         if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter  # which the first update need not wait for
+            from torch.utils.tensorboard import SummaryWriter  # slow: not before the first update
 
             self._writer = SummaryWriter(str(self._directory), purge_step=self._purged_step)
             self._purged_step = None
@@ -54,7 +54,7 @@ class TensorBoardFile:
     def _write(self, writer: "SummaryWriter", record: UpdateRecord) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary  # likewise
 
-        # All curves in one event: one for each of them took a tenth of a small update's computing time.
+        # All curves in one event: one event per curve took a tenth of a small update's computing time.
         metrics = ((f"environment/{name}", mean) for name, mean in record.metrics.items())
         numbers = (*curves(record), *_curves_by_staleness(record), *metrics)
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in numbers]
@@ -67,7 +67,7 @@ class TensorBoardFile:
 
 
 def _curves_by_staleness(record: UpdateRecord) -> Iterator[tuple[str, float]]:
-    """Tags and numbers: one curve for each age of the data."""
+    """Tags and numbers of one curve for each staleness."""
     for staleness, numbers in json.loads(record.drift_by_staleness).items():
         for name in ("ratio", "kl", "clip_fraction", "effective_share"):
             yield f"drift_{name}/staleness_{staleness}", numbers[name]

@@ -1,7 +1,7 @@
-"""One training: update, progress, goal, records and checkpoints. Knows no Redis.
+"""Trains a run's network and keeps its progress, goal, records and checkpoints. Does not use Redis.
 
-The learner's loop feeds it from Redis, `ops/serial.py` from its own process. Both decide when each
-step comes: train, record, judge, save.
+The learner's loop feeds it with rollouts from Redis, `ops/serial.py` with rollouts of its own process. Both
+callers decide the order of the steps: train, record, judge, save.
 """
 
 import logging
@@ -27,54 +27,55 @@ from learner.progress import Progress
 
 _LAST_PAUSES_S = (0.5, 1.0, 1.5)  # between the tries of a last save: a disk may be full for a moment
 _log = logging.getLogger("dppo")
-SAVING_SHARE = 0.1  # most of a training's time that checkpoints may take, in lock-step mode apart
-_QUICK_S = 0.1  # a save as short as this comes with each milestone, and after each update with interval 0
+SAVING_SHARE = 0.1  # largest share of a training's time that checkpoints may take, except in lock-step mode
+_QUICK_S = 0.1  # saves up to this long are made at each milestone, and with interval 0 after each update
 
 
 @dataclass(frozen=True)
 class Trained:
-    """One update, as far as it is known before its weights are published."""
+    """The results of one update that are known before its weights are published."""
 
     report: UpdateReport
     staleness: Sequence[int]  # updates, of each rollout
     steps: int  # valid rows
-    waited_s: float  # for the rollouts
+    waited_s: float  # wait for the rollouts
     began: float  # monotonic
 
 
 class Saving:
-    """When checkpoints and milestones are due, and how the last ones went."""
+    """Decides when checkpoints and milestones are due, writes them, and remembers how the last ones went."""
 
     def __init__(
         self, checkpoints: Checkpoints | None, knobs: CheckpointConfig, lock_step: LockStep | None
     ) -> None:
-        """Without `checkpoints` nothing is ever saved."""
+        """Without `checkpoints`, saves nothing."""
         self._checkpoints = checkpoints
         self._knobs = knobs
         self._lock_step = lock_step
         self._saved_at = time.monotonic()  # when the last one ended
-        self._took_s = 0.0  # the last one
+        self._took_s = 0.0  # duration of the last one
         self._passed_milestone = False  # in the last update
         self._milestone_owed = False
         self.update = -1  # of the last checkpoint
         self.time = 0.0  # of the last checkpoint, seconds since 1970
         self.failures = 0
-        self.error = ""  # why the last one failed; empty when it did not
+        self.error = ""  # why the last one failed; empty if it succeeded
 
     @property
     def last_good(self) -> str:
-        """Which checkpoint a resumed run would begin with, in words."""
+        """The checkpoint with which a resumed run would begin, as text."""
         return f"that of update {self.update}" if self.update >= 0 else "an earlier start's, if there is one"
 
     def trained(self, steps_before: int, steps: int) -> None:
-        """An update went from `steps_before` to `steps` trained steps."""
+        """Note an update from `steps_before` to `steps` trained steps."""
         self._passed_milestone = is_milestone(steps_before, steps, self._knobs.milestone_steps)
         self._milestone_owed |= self._passed_milestone
 
     def is_due(self, update: int) -> bool:
-        """By the clock; in lock-step mode, where a run must be able to go on exactly, by the update.
+        """Whether a checkpoint is due: by time, or in lock-step mode by the update.
 
-        By the clock, saving takes at most SAVING_SHARE of the time; a milestone waits for its turn, too.
+        By time, saving takes at most SAVING_SHARE of the training, and milestones wait, too. In lock-step
+        mode a resumed run must repeat the run exactly, so the start of each segment is saved.
         """
         if self._checkpoints is None:
             return False
@@ -89,12 +90,12 @@ class Saving:
 
     @property
     def _pause_s(self) -> float:
-        """Least time between the end of the last save and the next."""
+        """Least time between the end of the last save and the begin of the next."""
         return self._took_s * (1 / SAVING_SHARE - 1)
 
     @property
     def stretched(self) -> str:
-        """What is wrong where checkpoints take too long for their interval; else empty."""
+        """The warning that checkpoints take too long for their interval; else empty."""
         pause_s = self._pause_s
         if self._lock_step is not None or self._took_s <= _QUICK_S or pause_s <= self._knobs.interval_s:
             return ""
@@ -109,7 +110,7 @@ class Saving:
         """Write a checkpoint, and the milestone owed.
 
         Raises:
-            CheckpointError: the disk refuses; what is owed stays owed.
+            CheckpointError: the disk refuses; an owed milestone stays owed.
         """
         if self._checkpoints is None:
             return
@@ -129,7 +130,7 @@ class Saving:
 
 
 class Training:
-    """The network and everything that is counted, written and decided about its training."""
+    """The training of one network: its updates, counters, records, goal, warnings and checkpoints."""
 
     def __init__(
         self,
@@ -149,7 +150,7 @@ class Training:
         self.goal = Goal(config.total_steps, config.target_return, config.target_on)
         self.evaluation: Evaluation | None = None  # the newest complete one
         self.finished: Finished | None = None
-        self.wait_share = 0.0  # of the last 20 updates or so: paces the fleet
+        self.wait_share = 0.0  # share of waiting over about 20 updates; the keeper paces the fleet by it
         self.waits = WaitMeter()
         self.rate = RecentRate()
         self.warnings = RunWarnings()
@@ -157,13 +158,13 @@ class Training:
         self._health = HealthLog(ppo.spec, self.warnings)
 
     def begin(self, ago_s: float = 0.0) -> None:
-        """The first rollout is there, and its sampling began `ago_s` seconds ago; begins once."""
+        """Start the clock, once: the sampling of the first rollout began `ago_s` seconds ago."""
         if not self.clock.has_begun:
             self.rate.add(self.clock.read_s(), self.progress.trained_steps)
             self.clock.begin(ago_s)
 
     def train(self, rollouts: Sequence[Rollout], staleness: Sequence[int], waited_s: float) -> Trained:
-        """One update; `staleness` is in updates, of each rollout, `waited_s` the time it took to get them."""
+        """Make one update; `staleness` is that of each rollout in updates, `waited_s` the wait for them."""
         began, steps_before = time.monotonic(), self.progress.trained_steps
         with naming_memory_settings(self.config.ppo):
             batch = stack(rollouts, staleness)
@@ -181,7 +182,7 @@ class Training:
 
     @property
     def alarm(self) -> str:
-        """What keeps anything from being learnt now; else empty."""
+        """Why nothing is learnt now; else empty."""
         return self._health.alarm
 
     def advance_clock(self) -> None:
@@ -192,8 +193,8 @@ class Training:
         """Write the record of the last update.
 
         Args:
-            settled_steps: valid steps of all settled rollouts, those of the update included.
-            version: of its weights.
+            settled_steps: valid steps of all settled rollouts, including those of the update.
+            version: weights version of the update.
         """
         staleness, evaluation = trained.staleness, self.evaluation
         update_s = time.monotonic() - trained.began
@@ -222,7 +223,7 @@ class Training:
         return record
 
     def judge(self, settled_steps: int) -> None:
-        """Decide whether the goal is reached; `settled_steps` as for a record."""
+        """Decide whether the goal is reached; `settled_steps` as in `record`."""
         evaluation = self.evaluation if self.evaluation is not None and self.evaluation.complete else None
         self.finished = judge_goal(
             self.goal,
@@ -239,10 +240,10 @@ class Training:
     def save(self, snapshot: LearnerSnapshot, confirm: Callable[[], None] = lambda: None) -> None:
         """Write a checkpoint, and the milestone owed.
 
-        `confirm` is called before the file gets its name; it raises where this process leads no more.
+        `confirm` is called before the file gets its name; it raises if this process no longer leads.
 
         Raises:
-            CheckpointError: the disk refuses; it is counted, and what is owed stays owed.
+            CheckpointError: the disk refuses; the failure is counted, and an owed milestone stays owed.
         """
         try:
             self.saving.save(self.ppo, snapshot, confirm)
@@ -254,9 +255,9 @@ class Training:
             self.warnings.add("slow_saves", self.saving.stretched)
 
     def save_last(self, write: Callable[[], None]) -> bool:
-        """Save what the run came to by calling `write`, with a few tries; say whether it worked.
+        """Save the end of the run by calling `write`, up to four times; returns whether it succeeded.
 
-        `write` raises CheckpointError where the disk refuses.
+        `write` raises CheckpointError if the disk refuses.
         """
         for pause_s in (*_LAST_PAUSES_S, None):
             try:

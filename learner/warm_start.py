@@ -1,7 +1,7 @@
-"""Where a new run's network may start: another run's directory, a checkpoint file, or an export.
+"""Starts a new run's network from another run's directory, a checkpoint file, or an export.
 
-Takes over the policy, the value network where the source has one, and the observation statistics.
-The optimiser and all counters begin anew.
+It takes over the policy, the value network if the source has one, and the observation statistics.
+The optimiser and all counters start from zero.
 """
 
 import logging
@@ -35,7 +35,7 @@ _log = logging.getLogger("dppo")
 
 @dataclass(frozen=True)
 class WarmStartSource:
-    """What a network may start from."""
+    """The parts of a source that a new network starts from."""
 
     path: Path  # the file or the export
     spec: Spec
@@ -46,7 +46,7 @@ class WarmStartSource:
 
 
 def read_source(path: Path) -> WarmStartSource:
-    """Read whatever `path` is.
+    """Read a warm start's source: a run's directory, a checkpoint file, a best policy or an export.
 
     Raises:
         ConfigurationError: there is nothing to start from, or it is damaged.
@@ -67,10 +67,10 @@ def read_source(path: Path) -> WarmStartSource:
 
 
 def check_source(source: WarmStartSource, spec: Spec) -> None:
-    """Refuse a source whose policy means something else.
+    """Refuse a source whose spec differs in what a policy reads or how it acts.
 
     Raises:
-        ConfigurationError: says what differs.
+        ConfigurationError: names the differences.
     """
     differences = spec.acting_differences(source.spec)
     if differences:
@@ -81,10 +81,10 @@ def check_source(source: WarmStartSource, spec: Spec) -> None:
 
 
 def check_before_start(plan: RunPlan, run_dir: Path) -> None:
-    """Refuse a warm start that cannot work before the first thing is written, if the run wants one.
+    """Refuse a warm start that cannot work, if the run's configuration asks for one. Writes nothing.
 
     Raises:
-        ConfigurationError: nothing is there, it is damaged or of another spec, or the run would remove it.
+        ConfigurationError: the source is missing, damaged or of another spec, or this run would remove it.
     """
     if plan.config.init_from is None:
         return
@@ -97,10 +97,10 @@ def check_before_start(plan: RunPlan, run_dir: Path) -> None:
 
 
 def begin_or_go_on(config: RunConfig, ppo: PpoUpdate, checkpoints: Checkpoints | None) -> Progress:
-    """What a training without a fleet begins with, loaded into `ppo`: the newest checkpoint, if there is one.
+    """Load the newest checkpoint, else the warm start, into `ppo`; for a training without a fleet.
 
     Raises:
-        ConfigurationError, CheckpointError: what there is does not fit, or cannot be read.
+        ConfigurationError, CheckpointError: the checkpoint or the source does not fit, or cannot be read.
     """
     snapshot = None if checkpoints is None else checkpoints.restore(ppo)
     if snapshot is not None:
@@ -112,15 +112,15 @@ def begin_or_go_on(config: RunConfig, ppo: PpoUpdate, checkpoints: Checkpoints |
 
 
 def warm_start(ppo: PpoUpdate, path: Path) -> None:
-    """Load the policy at `path` into `ppo`, which was just built.
+    """Load the policy at `path` into a new `ppo`.
 
     Raises:
-        ConfigurationError: it is of another spec, or damaged.
+        ConfigurationError: the source is of another spec, or damaged.
     """
     source = read_source(path)
     check_source(source, ppo.spec)
     network = dict(source.network)
-    # A value network knows returns in its run's scale: of no use in another one.
+    # A value network predicts returns in its run's scale, so it is useless in a run with another scale.
     same_scale = (source.spec.return_discount is None) == (ppo.spec.return_discount is None)
     if not same_scale:
         network = {name: x for name, x in network.items() if not name.startswith(_VALUE)}
@@ -140,7 +140,7 @@ def warm_start(ppo: PpoUpdate, path: Path) -> None:
 
 
 def _from_run(run_dir: Path) -> WarmStartSource:
-    """Its newest readable checkpoint, else its best policy."""
+    """The newest readable checkpoint of a run, else its best policy."""
     found = newest_readable(resumable_files(RunFiles(run_dir).checkpoints))
     return _from_best(run_dir) if found is None else _from_parts(*found)
 
@@ -174,7 +174,7 @@ def _from_weights(path: Path, weights: Weights, spec: Spec) -> WarmStartSource:
 
 
 def _moments(weights: Weights) -> RunningMoments | None:
-    """The statistics that a publication's normaliser came from: they counted the rows trained on."""
+    """The observation statistics behind a publication's normaliser, with the trained steps as their count."""
     if NORMALISER_MEAN not in weights.arrays:
         return None
     mean, inverse_std = weights.arrays[NORMALISER_MEAN], weights.arrays[NORMALISER_INVERSE_STD]

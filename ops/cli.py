@@ -81,7 +81,7 @@ def _run(arguments: list[str]) -> int:
         return ExitStatus.DONE
     command = COMMANDS.get(arguments[0])
     if command is None:
-        raise ConfigurationError(f"no command {arguments[0]!r}{_meant(arguments[0])}")
+        raise ConfigurationError(f"no command {arguments[0]!r}{_suggestion(arguments[0])}")
     for library in ("OMP", "OPENBLAS", "MKL"):  # one compute thread; more change the last bits, too
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     # Imported only now: an actor must not wait for the learner's libraries.
@@ -89,7 +89,7 @@ def _run(arguments: list[str]) -> int:
     return int(main(arguments[1:], STARTED) if arguments[0] in _TIMED else main(arguments[1:]))
 
 
-def _meant(word: str) -> str:
+def _suggestion(word: str) -> str:
     """What was probably meant by a word that is no command."""
     if ":" in word or _VERSIONED.search(word):  # as environments are named
         return f"; did you mean dppo-redis train {word}?"

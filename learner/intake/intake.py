@@ -70,9 +70,7 @@ class Intake:
         rule: BatchRule,
         max_staleness: int,
         event_log: EventLog = NO_EVENT_LOG,
-        versions: Callable[[], PublishedVersions | None] = lambda: (
-            None
-        ),  # the published ones; None: not judged
+        versions: Callable[[], PublishedVersions | None] = lambda: None,  # published; None: not judged
     ) -> None:
         self._entries = entries
         self._digest = spec.digest()
@@ -117,7 +115,7 @@ class Intake:
         settlement = self._consider(entry, learner_update, lineage)
         if settlement is not None:
             dropped.append(settlement)
-            self._remember(entry, settlement)
+            self._record_drop(entry, settlement)
         elif (accepted := self._in_hand[entry.id]) is not None:
             self.drops.stale.add(str(accepted.header.actor), learner_update - accepted.header.update)
 
@@ -131,7 +129,7 @@ class Intake:
         self.settled(surplus)
         return [gathered[i] for i in order]
 
-    def _remember(self, entry: StreamEntry, settlement: Settlement) -> None:
+    def _record_drop(self, entry: StreamEntry, settlement: Settlement) -> None:
         """Count a drop by actor, and write it to the event log before its outcome is settled."""
         actor = self.drops.by_actor.add(entry.fields.get(b"actor", b""), settlement)
         if settlement.outcome is Outcome.STALE:

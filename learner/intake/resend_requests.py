@@ -28,11 +28,11 @@ class ResendRequests:
         self._signs = signs
         self._signs_before = 0
         self._published_at = 0.0  # monotonic
-        self._has_said = False
+        self._has_warned = False
 
     def published(self) -> None:
         """Note that weights were published."""
-        self._published_at, self._signs_before, self._has_said = time.monotonic(), self._signs(), False
+        self._published_at, self._signs_before, self._has_warned = time.monotonic(), self._signs(), False
 
     def is_due(self, update: int, slots: Set[int]) -> bool:
         """Whether to publish once more; `slots` are those whose rollouts have arrived."""
@@ -40,8 +40,8 @@ class ResendRequests:
         if waited_s >= _ASK_PERIOD_S and self._signs() > self._signs_before:
             _log.warning("rollouts may be lost: asking for those of update %d again", update)
             return True
-        if waited_s >= _LONG_WAIT_S and not self._has_said:
-            self._has_said = True
+        if waited_s >= _LONG_WAIT_S and not self._has_warned:
+            self._has_warned = True
             awaited = sorted(set(range(self._plan.actors)) - slots)
             _log.warning("update %d waits for the rollouts of slots %s", update, awaited)
         return False

@@ -50,14 +50,14 @@ class Keeper:
         self._pacing = pacing
         self._warnings = warnings or RunWarnings()
         self._late_share = late_share
-        self._roll_call = MissingActors(pacing.planned_actors, time.monotonic())
+        self._missing_actors = MissingActors(pacing.planned_actors, time.monotonic())
         self._rollout_steps = pacing.rollout_steps  # as last written for the actors
         self._old_since: float | None = None  # monotonic time at which data became far older than planned
         self._spare_batch = SpareBatch()
         self._actor_wait_share = 0.0  # mean of the actors that lived last
         self._failure: Exception | None = None
         self._closing = threading.Event()
-        self._valve_rarely = RateLimit()
+        self._valve_log_limit = RateLimit()
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
 
     def start(self) -> None:
@@ -105,7 +105,7 @@ class Keeper:
             return pace.backlog_high
         return backlog_fresh(pace.backlog_high, pace.rollouts_per_update, actors)
 
-    def _tell(self, pace: Pace, actors: int, staleness: float | None) -> None:
+    def _warn_about_fleet(self, pace: Pace, actors: int, staleness: float | None) -> None:
         """Log and warn if the fleet has another size or speed than planned."""
         planned, advice = self._pacing.planned_actors, self._pacing.advice(actors)
         if pace.rollout_steps != self._rollout_steps:
@@ -135,10 +135,10 @@ class Keeper:
             living = self._registry.end_silent(self._registry.living())
             vanished = self._registry.forget_dead(living)
             reports = {slot: from_fields(ActorReport, fields) for slot, fields in living.items()}
-            self._roll_call.look(reports, vanished, time.monotonic())
+            self._missing_actors.look(reports, vanished, time.monotonic())
             actors = max(len(living), self._pacing.planned_actors)  # some may be starting
             pace = self._pacing.pace(actors)
-            self._tell(pace, actors, report.staleness_recent)
+            self._warn_about_fleet(pace, actors, report.staleness_recent)
             high, waits_at = pace.backlog_high, self._backlog_limit(pace, actors, report)
             self._leadership.publisher.write_pace(waits_at, pace.rollout_steps)
             limit = valve_bytes(high, actors, self._pacing.rollout_bytes)
@@ -173,7 +173,7 @@ class Keeper:
             learner=self._leadership.lease.owner,
             actors=len(living),
             planned_actors=self._pacing.planned_actors,
-            missing=() if is_over else self._roll_call.lines(time.monotonic(), boots),
+            missing=() if is_over else self._missing_actors.lines(time.monotonic(), boots),
             actor_wait_share=self._actor_wait_share,
             backlog_high=backlog_high,
             rollout_steps=self._rollout_steps,
@@ -187,7 +187,7 @@ class Keeper:
 
     def _open_valve(self, excess: int, limit: int) -> None:
         """Drop the oldest rollouts where actors ignore the backlog limit."""
-        if excess and (trimmed := self._leadership.bookkeeper.trim(excess)) and self._valve_rarely.due():
+        if excess and (trimmed := self._leadership.bookkeeper.trim(excess)) and self._valve_log_limit.due():
             _log.error(
                 "the stream held more than %d MB: dropped its %d oldest rollouts; check that all actors run "
                 "this release and respect the backlog limit",

@@ -26,9 +26,7 @@ class PublishedWeights:
     def __init__(self, fence: Fence, reserved: ReservedVersions) -> None:
         self.version = 0
         self.update = 0  # no rollout of this epoch comes from a later update
-        self.used = (
-            PublishedVersions()
-        )  # a frozen value, replaced before each publication: any thread may read it
+        self.used = PublishedVersions()  # frozen, replaced before each publication: any thread may read it
         self._fence = fence
         self._reserved = reserved
         self._last: Weights | None = None

@@ -91,12 +91,12 @@ def _leap(last: Reports) -> str:
     )
 
 
-def _is_blind(report: UpdateReport, _spec: Spec) -> bool:
+def _explains_nothing(report: UpdateReport, _spec: Spec) -> bool:
     explains = report.explained_variance > _BLIND_EXPLAINED_VARIANCE
     return not explains and report.gradient_steps > 0 and report.value_loss > _LARGE_VALUE_LOSS
 
 
-def _blind(last: Reports) -> str:
+def _blind_critic(last: Reports) -> str:
     return (
         f"the critic has explained nothing of the returns for {len(last)} updates, and its loss of "
         f"{last[-1].value_loss:.2g} leaves the policy no share of the gradient: the rewards are too large: "
@@ -169,7 +169,7 @@ RULES = (
     HealthRule("skipped", 1, _skips, _skipped),
     HealthRule("ratio", 1, _disagrees, _disagreement),
     HealthRule("kl", 1, _leaps, _leap),
-    HealthRule("blind_critic", 10, _is_blind, _blind),
+    HealthRule("blind_critic", 10, _explains_nothing, _blind_critic),
     HealthRule("collapsed", LONGEST_WINDOW, _has_collapsed, _collapsed),
     HealthRule("short_sighted", 10, _is_short_sighted, _short_sighted, is_lasting=True),
     HealthRule("far_observations", 1, _has_far_observations, _far_observations),

@@ -93,7 +93,7 @@ class Show:
             ConfigurationError: the environment cannot draw itself, for want of a package or a display.
         """
         self.player.begin()
-        with _explained("reset", self.calls):
+        with _user_errors("reset", self.calls):
             observation, _ = self.env.reset(seed=seed)
         self._show()
         total, length, ended = 0.0, 0, False
@@ -101,7 +101,7 @@ class Show:
             if self.stop.requested:
                 return None
             action = self.player.act(observation)
-            with _explained("step", self.calls):
+            with _user_errors("step", self.calls):
                 observation, reward, terminated, truncated, _ = self.env.step(action)
             self._show()
             total, length, ended = total + float(reward), length + 1, bool(terminated or truncated)
@@ -110,7 +110,7 @@ class Show:
     def _show(self) -> None:
         """A window is drawn by the environment itself."""
         if self.video is not None:
-            with _explained("render", self.calls):
+            with _user_errors("render", self.calls):
                 frame = self.env.render()
             self.video.add(frame)
         if self.clock is not None:
@@ -237,7 +237,7 @@ def _timed(calls: CallClock) -> Iterator[None]:
 
 
 @contextmanager
-def _explained(what: str, calls: CallClock) -> Iterator[None]:
+def _user_errors(what: str, calls: CallClock) -> Iterator[None]:
     """Raise any error of the environment as an error of ours."""
     try:
         with _timed(calls):

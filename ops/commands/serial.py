@@ -133,7 +133,7 @@ class _Ending:
 
     def conclude(self, failure: DppoError | None) -> int:
         """Save and tell, close the environments; the exit status."""
-        status = self._tell(failure)
+        status = self._save_and_report(failure)
         user_code.announce_end(status)  # closing has as long as the guard then gives it
         self.serial.evaluations.close()
         self.serial.sampling.close()
@@ -146,13 +146,13 @@ class _Ending:
         self.serial.stop.request()  # should that call return after all
         failure = None if reason is None else EnvironmentBrokenError(reason)
         try:
-            self._tell(failure)
+            self._save_and_report(failure)
             if failure is not None:
                 print(f"dppo-redis: {failure}", file=sys.stderr)
         except Exception as error:  # noqa: BLE001 the process ends in any case
             _log.error("the final save and summary failed: %s: %s", type(error).__name__, error)
 
-    def _tell(self, failure: DppoError | None) -> ExitStatus:
+    def _save_and_report(self, failure: DppoError | None) -> ExitStatus:
         """Save, write the summary and the curve, and print the summary; the exit status."""
         serial = self.serial
         serial.training.metrics.close()

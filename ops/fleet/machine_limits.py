@@ -53,20 +53,20 @@ def check_limits(needs: FleetNeeds) -> None:
     """
     said = f"this fleet needs {needs.files} open files in a process and {needs.tasks} processes and threads"
     remedy = "raise the limit, or start fewer actors or environments"
-    most = _make_room(resource.RLIMIT_NOFILE, needs.files)
+    most = _raise_limit(resource.RLIMIT_NOFILE, needs.files)
     if most is not None:
         raise ConfigurationError(f"{said}, and {most} open files are allowed (ulimit -n): {remedy}")
     if os.geteuid() == 0:
         return  # the system does not count root's processes
     others = _tasks_of_this_user()
-    most = _make_room(resource.RLIMIT_NPROC, needs.tasks + others)
+    most = _raise_limit(resource.RLIMIT_NPROC, needs.tasks + others)
     if most is not None:
         raise ConfigurationError(
             f"{said}, and {most} of these are allowed (ulimit -u), of which this user has {others}: {remedy}"
         )
 
 
-def _make_room(limit: int, needed: int) -> int | None:
+def _raise_limit(limit: int, needed: int) -> int | None:
     """Raise the soft limit to `needed`; returns None, or the hard limit if that is lower than `needed`."""
     soft, hard = resource.getrlimit(limit)
     if soft == resource.RLIM_INFINITY or soft >= needed:

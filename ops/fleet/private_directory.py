@@ -18,7 +18,7 @@ from ops.fleet.supervisor import Fleet, FleetError
 
 _LONGEST_PARENT = 60  # the path of a unix socket may have about 100 characters
 _CLEANED = ("/tmp", "/var/tmp")
-_LOOK_S = 1.0
+_CHECK_S = 1.0
 _FRESHEN_S = 3600.0
 _GRACE_S = 10.0  # until a restored socket has to be there
 _log = logging.getLogger("dppo")
@@ -76,27 +76,27 @@ class SocketUpkeep:
         self._fleet = fleet
         self._directory = fleet.plan.private_dir
         self._broker_socket = broker_socket
-        self._next_look = 0.0  # monotonic, like the next attribute
+        self._next_check = 0.0  # monotonic, like the next attribute
         self._next_freshening = time.monotonic() + _FRESHEN_S
 
     def __call__(self) -> None:
         """Check the sockets, at most once a second."""
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_check:
             return
-        self._next_look = now + _LOOK_S
+        self._next_check = now + _CHECK_S
         if now >= self._next_freshening:
             self._next_freshening = now + _FRESHEN_S
             self._freshen()
-        if self._put_back():
-            self._next_look = now + _GRACE_S
+        if self._restore_sockets():
+            self._next_check = now + _GRACE_S
 
     def _freshen(self) -> None:
         for path in (self._directory, *self._directory.glob("*")):
             with suppress(OSError):
                 os.utime(path)
 
-    def _put_back(self) -> bool:
+    def _restore_sockets(self) -> bool:
         """Restore removed sockets; returns whether one was missing."""
         control, broker = self._fleet.plan.control_socket, self._broker_socket
         if control.exists() and (broker is None or broker.exists()):

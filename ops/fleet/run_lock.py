@@ -125,9 +125,9 @@ def take(file: Path, stop: StopRequest) -> int:
 
 def _wait(lock: int, file: Path, stop: StopRequest) -> None:
     began = time.monotonic()
-    is_told = False
+    has_logged = False
     while True:
-        unable = _try(lock)
+        unable = _try_to_lock(lock)
         if unable is None:
             return
         holder = read_holder(file)
@@ -143,8 +143,8 @@ def _wait(lock: int, file: Path, stop: StopRequest) -> None:
         longest_s = _LEAVING_WAIT_S if life is HolderLiveness.FLEET else _WAIT_S
         if life is HolderLiveness.COMMAND or time.monotonic() - began > longest_s:
             raise _in_use(file.parent, holder)
-        if not is_told:
-            is_told = True
+        if not has_logged:
+            has_logged = True
             _log.info(
                 "%s is still in use by a fleet that seems to be ending: waiting for its end", file.parent
             )
@@ -153,7 +153,7 @@ def _wait(lock: int, file: Path, stop: StopRequest) -> None:
             raise StoppedError(f"stopped while waiting for {file.parent}")
 
 
-def _try(lock: int) -> OSError | None:
+def _try_to_lock(lock: int) -> OSError | None:
     """Take the lock without waiting; returns None, or the error if that failed."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -57,7 +57,7 @@ class EndedServices:
         """Replace supervisord's `Subprocess.finish`, the only method that gets a process's wait status."""
         finish = Subprocess.finish
 
-        def finish_and_tell(process: Any, pid: int, wait_status: int) -> None:
+        def finish_and_record(process: Any, pid: int, wait_status: int) -> None:
             was_asked, lived_s = process.killing, time.time() - process.laststart
             with contextlib.suppress(Exception):
                 wait_status = self.true_status(
@@ -70,7 +70,7 @@ class EndedServices:
                     self._note(process.config.name, wait_status, lived_s, process.config.stdout_logfile)
                 self._end_leftovers()
 
-        Subprocess.finish = finish_and_tell
+        Subprocess.finish = finish_and_record
 
     def true_status(self, service: str, wait_status: int, log: Path) -> int:
         """The wait status to record. A service of ours announces that it is done before it exits with 0.

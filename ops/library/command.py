@@ -60,7 +60,7 @@ class Command:
         return self._process.poll()
 
     @cached_property
-    def _said(self) -> tuple[str, str]:
+    def _output(self) -> tuple[str, str]:
         """The ends of standard output and standard error; only of a command that has ended."""
         with self._out, self._errors:
             return _tail(self._out), _tail(self._errors)
@@ -76,24 +76,24 @@ class Command:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return False
-        return bool(self._said)  # read now: the files are closed with it
+        return bool(self._output)  # read now: the files are closed with it
 
     def refusal(self) -> DppoError:
         """Why it ended before anything had begun, in its own words."""
-        words = self._said[1].rpartition(f"\n{_PREFIX}")[2].removeprefix(_PREFIX).strip()
+        words = self._output[1].rpartition(f"\n{_PREFIX}")[2].removeprefix(_PREFIX).strip()
         kind = _REFUSALS.get(self._process.returncode, RunFailedError)
         return kind(words or f"the command ended with status {self._process.returncode} and said nothing")
 
     def summary(self) -> RunSummary | None:
         """What it printed at its end; None where it could not."""
-        lines = self._said[0].splitlines()
+        lines = self._output[0].splitlines()
         with suppress(ValueError):
             return from_json(RunSummary, lines[-1]) if lines else None
         return None
 
     def last_lines(self) -> str:
         """The end of what it said."""
-        return "\n".join(self._said[1].strip().splitlines()[-_LINES:])
+        return "\n".join(self._output[1].strip().splitlines()[-_LINES:])
 
 
 def _unnamed_file() -> IO[bytes]:

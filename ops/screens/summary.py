@@ -36,7 +36,7 @@ def summarise(config: RunConfig, watch: Watch, run_dir: Path, *, failed: bool) -
         except (TransientError, ConfigurationError) as error:
             _log.warning("the last ledger could not be read: %s", error)
         summary = _with_last_evaluation(summary, config, status)
-        summary = _with_trouble(summary, config, status)
+        summary = _with_evaluation_warnings(summary, config, status)
     summary = replace(summary, warnings=(*summary.warnings, *watch.losses.warnings))
     return replace(summary, reason="failed") if failed else summary
 
@@ -88,7 +88,7 @@ def _with_last_evaluation(summary: RunSummary, config: RunConfig, status: RunSta
     return summary
 
 
-def _with_trouble(summary: RunSummary, config: RunConfig, status: RunStatus) -> RunSummary:
+def _with_evaluation_warnings(summary: RunSummary, config: RunConfig, status: RunStatus) -> RunSummary:
     """What went wrong with evaluations is a warning; a run that was stopped has to evaluate nothing more."""
     if not config.evaluation.enabled:
         return summary

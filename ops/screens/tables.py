@@ -62,7 +62,7 @@ def derived_table(config: RunConfig, derived: Derived, *, serial: bool = False) 
                 "expected staleness",
                 f"{derived.expected_staleness:.1f} updates (limit {config.staleness_limit})",
             ),
-            ("actors wait at a backlog of", _marks(derived)),
+            ("actors wait at a backlog of", _backlog_limits(derived)),
             (
                 "most rollouts in Redis",
                 f"{derived.valve_bytes / 2**20:,.0f} MiB, then the oldest are dropped",
@@ -74,7 +74,7 @@ def derived_table(config: RunConfig, derived: Derived, *, serial: bool = False) 
     return table
 
 
-def _marks(derived: Derived) -> str:
+def _backlog_limits(derived: Derived) -> str:
     if derived.backlog_fresh == derived.backlog_high:
         return f"{derived.backlog_high} rollouts"
     return f"{derived.backlog_fresh} rollouts, {derived.backlog_high} when the learner waits"

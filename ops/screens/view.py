@@ -213,7 +213,7 @@ def plain_line(status: RunStatus) -> str:
         f"staleness {learner.staleness_mean:.2f} (max {learner.staleness_max}, "
         f"limit {learner.staleness_limit}), backlog {keeper.backlog}, "
         f"dropped: {drops}, actors {len(status.actors)}, "
-        f"the learner waits {100 * learner.learner_wait_share:.0f} %{_evaluation_note(status)}"
+        f"the learner waits {100 * learner.learner_wait_share:.0f} %{_problem_note(status)}"
     )
 
 
@@ -230,7 +230,7 @@ def _plain_rates(status: RunStatus) -> str:
     )
 
 
-def _evaluation_note(status: RunStatus) -> str:
+def _problem_note(status: RunStatus) -> str:
     """The learner's alarm, else the first actor's last error, if there is one."""
     if status.learner.alarm:
         return f"; {status.learner.alarm}"

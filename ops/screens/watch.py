@@ -145,13 +145,13 @@ class Watch:
         """
         while not self.stop.requested:
             self.upkeep()
-            self._look()
+            self._read_status()
             if self.status is not None and self.status.control.state == STOP:
                 return
             self._check(self.fleet.processes().values())
             self.stop.sleep(_PERIOD_S)
 
-    def _look(self, *, last: bool = False) -> None:
+    def _read_status(self, *, last: bool = False) -> None:
         try:
             with translated():
                 self.status = read_status(self.client, self.store.keys)
@@ -163,15 +163,15 @@ class Watch:
         self.recurrence.over()
         self.first_update_time = self.first_update_time or self.status.learner.first_update_time
         self.screen.show(self.status, last=last)
-        self._say(self.losses.deaths(self.status.actors))
+        self._warn(self.losses.deaths(self.status.actors))
 
     def _check(self, processes: Iterable[ProcessState]) -> None:
         update, joined = 0, list[int]()
         if self.status is not None:
             update, joined = self.status.learner.update, list(self.status.actors)
-        self._say(self.losses.check(list(processes), update, joined))
+        self._warn(self.losses.check(list(processes), update, joined))
 
-    def _say(self, texts: Iterable[str]) -> None:
+    def _warn(self, texts: Iterable[str]) -> None:
         for text in texts:
             self.screen.say(f"warning: {text}")
 
@@ -186,7 +186,7 @@ class Watch:
         next_line = began + 1.0  # an evaluator that ends at once is not worth one
         signalled = self.stop.signal
         while self.stop.signal is signalled:
-            self._look()
+            self._read_status()
             told = told or self._request_stop()
             now = time.monotonic()
             awaited = {
@@ -201,7 +201,7 @@ class Watch:
                 report = self.status.evaluator if self.status is not None else EvaluatorReport()
                 self.screen.say(waits_for(report, end_wait_s))
             time.sleep(_PERIOD_S / 2)
-        self._look(last=True)
+        self._read_status(last=True)
 
     def _running(self) -> set[str]:
         return {p.name for p in self.fleet.processes().values() if p.alive and p.name != "broker"}
