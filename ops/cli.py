@@ -1,4 +1,4 @@
-"""The `dppo-redis` command: finds the sub-command; each has a module of its own."""
+"""The `dppo-redis` command: finds and runs the sub-command, each in a module of its own."""
 
 import difflib
 import importlib
@@ -32,11 +32,11 @@ COMMANDS = {
 _VERSIONED = re.compile(r"-v\d+$")
 _GUARDED = ("train", "serial", "evaluate", "enjoy", "export", "actor", "evaluator")
 _ANSWERING = ("train", "serial", "evaluate", "enjoy", "export")  # the user's code runs in these processes
-_TIMED = ("train", "serial")  # their summary says how long they took, imports included
+_TIMED = ("train", "serial")  # the wall time in their summary includes imports
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point. As a program of its own, a command that runs the user's environments has a guard."""
+    """Entry point. Without `argv`, a command that runs the user's environments gets a guard process."""
     _open_standard_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if argv is None and arguments and arguments[0] in _GUARDED:
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main_apart(arguments: list[str]) -> int:
-    """As a process of its own that runs the user's code, which must not print between our answers."""
+    """Run a command under the guard. The user's code must not print into the command's answers."""
     if arguments[0] in _ANSWERING and not {"-h", "--help"} & set(arguments):
         keep_output_apart()
     return _main(arguments)
@@ -59,10 +59,10 @@ def _main(arguments: list[str]) -> int:
     except DppoError as error:
         print(f"dppo-redis: {error}", file=sys.stderr)
         return error.exit_status
-    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+    except BrokenPipeError:  # the reader of our output has ended, for example `head`
         _drop_output()
         return ExitStatus.DONE
-    except OSError as error:  # a path that is too long or not ours, a disk that is full
+    except OSError as error:  # a path that is too long or not readable, a full disk
         print(f"dppo-redis: {_explain(error)}", file=sys.stderr)
         _drop_output()
         return ExitStatus.FAILED if error.filename is None else ExitStatus.CONFIGURATION
@@ -82,16 +82,16 @@ def _run(arguments: list[str]) -> int:
     command = COMMANDS.get(arguments[0])
     if command is None:
         raise ConfigurationError(f"no command {arguments[0]!r}{_suggestion(arguments[0])}")
-    for library in ("OMP", "OPENBLAS", "MKL"):  # one compute thread; more change the last bits, too
+    for library in ("OMP", "OPENBLAS", "MKL"):  # one compute thread; more would also change the last bits
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
-    # Imported only now: an actor must not wait for the learner's libraries.
+    # Imported here, so that an actor does not import the learner's libraries.
     main = importlib.import_module(command[0]).main
     return int(main(arguments[1:], STARTED) if arguments[0] in _TIMED else main(arguments[1:]))
 
 
 def _suggestion(word: str) -> str:
-    """What was probably meant by a word that is no command."""
-    if ":" in word or _VERSIONED.search(word):  # as environments are named
+    """The probable intention behind a word that is no command."""
+    if ":" in word or _VERSIONED.search(word):  # looks like an environment's id
         return f"; did you mean dppo-redis train {word}?"
     near = difflib.get_close_matches(word.lower(), COMMANDS, n=1)
     question = f"; did you mean {near[0]}?" if near else ";"
@@ -99,8 +99,8 @@ def _suggestion(word: str) -> str:
 
 
 def _open_standard_streams() -> None:
-    """Where one is closed, nothing else may get its number: a lock there would be lost on the way to a
-    child, and what a library complains of would go into a socket."""
+    """Open closed standard streams on /dev/null, so that no other file gets their numbers: a lock with such a
+    number would not reach a child process, and a library's error message would go into a socket."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -110,7 +110,7 @@ def _open_standard_streams() -> None:
 
 
 def _drop_output() -> None:
-    """What cannot be written would raise once more at the exit."""
+    """Discard unwritten output, which would raise again at the interpreter's exit."""
     try:
         answers().flush()
     except OSError:

@@ -1,4 +1,4 @@
-"""How the help of `train` and `serial` is arranged: what matters most, three examples, the rest by group."""
+"""The help's layout for `train` and `serial`: the most important flags, three examples, the rest by group."""
 
 from dppo_redis.command_line.help_text import Group, Layout
 

@@ -1,7 +1,7 @@
 """PPO in one process, without Redis: collect, train, evaluate, save.
 
-What every distributed run is compared with, and what a newcomer debugs with: the same collectors,
-update and files. The command is `commands/serial.py`.
+The baseline for distributed runs, and the simplest place to debug: it uses the same collectors, update and
+files as a fleet. The command is `commands/serial.py`.
 """
 
 import logging
@@ -37,7 +37,7 @@ _log = logging.getLogger("dppo")
 
 @dataclass
 class Serial:
-    """Sampling and an update in turn."""
+    """One serial run: samples a batch and makes an update, in turn."""
 
     config: RunConfig
     description: RunDescription
@@ -59,13 +59,13 @@ class Serial:
             lambda line: self.console.print(line, highlight=False, soft_wrap=True),
         )
         self.next_line = 0.0
-        self.ended_at = 0.0  # by the monotonic clock, when training did
+        self.ended_at = 0.0  # by the monotonic clock, when training ended
 
     def run(self) -> None:
-        """Train until the goal is reached or a stop is asked for."""
+        """Train until the goal is reached or a stop is requested."""
         training, progress = self.training, self.training.progress
         training.begin()
-        training.judge(progress.trained_steps)  # a run that goes on may have been done
+        training.judge(progress.trained_steps)  # a resumed run may be done already
         self._save_when_due()
         while training.finished is None and not self.stop.requested:
             policy = self.policies.behaviour(self._policy())
@@ -89,7 +89,7 @@ class Serial:
             training.judge(progress.trained_steps)
 
     def _policy(self) -> ActingPolicy:
-        """The present one."""
+        """The present policy."""
         steps, update = self.training.progress.trained_steps, self.training.progress.update
         arrays = self.training.ppo.acting_arrays()
         weights = Weights(1, update + 1, update, steps, steps, self.description.digest, arrays)
@@ -121,7 +121,7 @@ class Serial:
         self.training.save(snapshot)
 
     def _show(self) -> None:
-        """One line about the training, every other second."""
+        """Print one line about the training, every two seconds."""
         if time.monotonic() < self.next_line:
             return
         self.next_line = time.monotonic() + _LINE_PERIOD_S
@@ -141,7 +141,7 @@ class Serial:
         self.evaluations.close()
 
     def summary(self) -> RunSummary:
-        """What the run came to; how long the command took is not known yet."""
+        """The summary of the run, still without the duration of the command."""
         training = self.training
         progress, evaluation, finished = training.progress, training.evaluation, training.finished
         return RunSummary(
@@ -174,9 +174,9 @@ def make_serial(
     age: int = 0,
     run: str | None = None,
 ) -> Serial:
-    """All parts of a serial run; its files go to `run_dir`, checkpoints only where it has a name.
+    """Build a serial run with its files in `run_dir`; without a name `run` it saves no checkpoints.
 
-    It goes on from the newest checkpoint that is there.
+    It resumes from the newest checkpoint in `run_dir`, if there is one.
     """
     config, description = planned.config, planned.description
     ppo = build_ppo(config, description, planned.derived.update_epochs)

@@ -1,4 +1,4 @@
-"""How the serial baseline evaluates: between updates, as rarely as a fleet's evaluator, and at the end."""
+"""Evaluates the serial baseline between updates, as rarely as a fleet's evaluator does, and at the end."""
 
 import logging
 import time
@@ -23,7 +23,7 @@ _log = logging.getLogger("dppo")
 
 
 class SerialEvaluations:
-    """Plays evaluations, keeps the best policy, and knows when the next one is due."""
+    """Plays evaluations, keeps the best policy, and decides when the next evaluation is due."""
 
     def __init__(
         self,
@@ -41,15 +41,15 @@ class SerialEvaluations:
         self._say = say
         self._next = 0.0
         self._newest: Evaluation | None = None
-        self.last: Evaluation | None = None  # None where it failed, marked where it was cut
-        self.complete = 0  # how many
+        self.last: Evaluation | None = None  # None if it failed, marked as incomplete if it was cut
+        self.complete = 0  # number of complete evaluations
 
     def is_due(self) -> bool:
-        """Whether it is time for one, by the clock."""
+        """Whether the next evaluation is due, by time."""
         return self._knobs.enabled and time.monotonic() >= self._next
 
     def play(self, policy: ActingPolicy, stop: StopRequest, *, last: bool = False) -> Evaluation | None:
-        """The newest complete evaluation after one of this policy; the `last` one has less time."""
+        """Evaluate `policy`; returns the newest complete evaluation. A run's `last` one has less time."""
         began = time.monotonic()
         if not self._knobs.enabled or (last and not self._knobs.end_wait_s):
             return self._newest
@@ -59,7 +59,7 @@ class SerialEvaluations:
                 policy, self._player.evaluate(policy, stop, limit_s=limit_s, goes_on=self._show(limit_s))
             )
         except StoppedError:
-            pass  # the run ends with the evaluation before
+            pass  # the run ends with the previous evaluation
         except EnvironmentBrokenError as error:
             _log.error("no evaluation: %s", error)
             self.last = None
@@ -81,7 +81,7 @@ class SerialEvaluations:
             self._warnings.add("best policy", self._best.failure)
 
     def _show(self, limit_s: float) -> Callable[[int], bool]:
-        """Says now and then how far a long evaluation is."""
+        """A callback that prints the progress of a long evaluation every two seconds."""
         next_line = time.monotonic() + _SAY_PERIOD_S
 
         def goes_on(ended: int) -> bool:

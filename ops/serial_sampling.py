@@ -1,4 +1,4 @@
-"""How the serial baseline samples a batch: with one collector, or with those of a lock-step fleet in turn."""
+"""Samples the serial baseline's batches, with one collector or with those of a lock-step fleet in turn."""
 
 import itertools
 from collections import deque
@@ -24,19 +24,19 @@ from workers.watchdog import CallClock
 
 
 class Sampling(Protocol):
-    """What the baseline asks."""
+    """Samples batches of rollouts for the baseline."""
 
-    failure_count: FailureCount  # what went wrong with the environments
-    calls: CallClock  # how long they take; for a watchdog
-    whole_rollouts: int  # of the batch that is sampled now
-    wanted_rollouts: int  # of a batch, about
+    failure_count: FailureCount  # failures of the environments
+    calls: CallClock  # times their calls; for a watchdog
+    whole_rollouts: int  # complete rollouts of the batch that is sampled now
+    wanted_rollouts: int  # approximate number of rollouts in a batch
 
     def steps_done(self) -> int:
-        """Steps of the rollout that is sampled now, from any thread; a whole one has T."""
+        """Steps done of the rollout that is sampled now, of T; any thread may call it."""
         ...
 
     def collect(self, policy: ActingPolicy, stop: StopRequest) -> list[Rollout]:
-        """The rollouts of one batch; all but the last are copies, use that one before the next call.
+        """The rollouts of one batch. The next call overwrites the last rollout; the others are copies.
 
         Raises:
             StoppedError: a stop was requested meanwhile.
@@ -50,19 +50,19 @@ class Sampling(Protocol):
 
 
 class PolicyHistory:
-    """Old data on purpose: the policies of the last `age` updates and the present one."""
+    """Makes data old on purpose: keeps the policies of the last `age` updates and the present one."""
 
     def __init__(self, age: int) -> None:
         self._policies: deque[ActingPolicy] = deque(maxlen=age + 1)
 
     def behaviour(self, newest: ActingPolicy) -> ActingPolicy:
-        """Add the present policy; the one of `age` updates ago, or the first while there are fewer."""
+        """Add the present policy; returns that of `age` updates ago, or the first while there are fewer."""
         self._policies.append(newest)
         return self._policies[0]
 
 
 def make_sampling(config: RunConfig, description: RunDescription, update: int = 0) -> Sampling:
-    """One collector, or in lock-step mode one for each planned actor; `update` is the first one's."""
+    """One collector, or in lock-step mode one for each planned actor; `update`: the run begins there."""
     plan = description.join.lock_step
     if plan is None:
         return OneCollector(description, config.ppo.batch_steps, seed_boot(update))
@@ -70,13 +70,13 @@ def make_sampling(config: RunConfig, description: RunDescription, update: int = 
 
 
 class RetryingCollector:
-    """A collector that retries as an actor does: after broken environments and unusable rollouts."""
+    """A collector that tries again after broken environments and unusable rollouts, like an actor."""
 
     def __init__(
         self, description: RunDescription, build: Callable[[int], Collector], failure_count: FailureCount
     ) -> None:
         self._spec, self._retry_s = description.spec, description.join.env_retry_s
-        self._build = build  # of the failures in a row
+        self._build = build  # takes the number of failures in a row
         self._failure_count = failure_count
         self._collector: Collector | None = None
 
@@ -107,22 +107,22 @@ class RetryingCollector:
         raise StoppedError("stopped between two rollouts")
 
     def steps_done(self) -> int:
-        """Of the running or last rollout."""
+        """Steps done of the running or last rollout."""
         collector = self._collector
         return 0 if collector is None else collector.steps_done
 
     def close(self) -> None:
-        """Free the environments; others are built when a rollout is wanted."""
+        """Free the environments; the next `collect` builds new ones."""
         if self._collector is not None:
             self._collector.close()
             self._collector = None
 
 
 class OneCollector:
-    """Samples until the batch is full."""
+    """Samples with one collector until the batch is full."""
 
     def __init__(self, description: RunDescription, batch_steps: int, boot: int = 1) -> None:
-        """A run that goes on plays other episodes than those before, so it has another `boot`."""
+        """A resumed run has another `boot`, so that it plays other episodes than before."""
         builds, chosen = itertools.count(), Chosen()
         self.failure_count, self.calls = FailureCount(), CallClock()
         self._batch_steps = batch_steps
@@ -162,7 +162,7 @@ class OneCollector:
 
 
 class LockStepFleet:
-    """Samples as the actors of a lock-step run do, one after the other."""
+    """Samples with one collector for each actor of a lock-step run, one after the other."""
 
     def __init__(self, description: RunDescription, plan: LockStep) -> None:
         self.failure_count, self.calls = FailureCount(), CallClock()
@@ -201,5 +201,5 @@ class LockStepFleet:
 
 
 def _copy(rollout: Rollout) -> Rollout:
-    """A rollout that outlives the collector's next call, which writes into the same buffers."""
+    """A copy of the rollout. The collector's next call overwrites the original's buffers."""
     return replace(rollout, **{name: array.copy() for name, array in vars(rollout).items()})

@@ -1,4 +1,4 @@
-"""What people look at: live view, summary, figures.
+"""The screens: live view, summary tables and figures.
 
-Reads reports; decides nothing.
+They show reports and decide nothing about training. `watch.py` also detects failed services.
 """

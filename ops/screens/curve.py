@@ -1,4 +1,4 @@
-"""curve.png of a run: return against steps and against time, staleness below."""
+"""Draws curve.png of a run: return against steps and against time, with the staleness below."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -11,12 +11,12 @@ from dppo_redis.service.files import read_lines, split_row
 from ops.screens.figure import Axes, EngFormatter, Figure
 
 Column = Callable[[UpdateRecord], float | None]
-CURVE_ROWS = 4_000  # a picture shows no more
+CURVE_ROWS = 4_000  # more rows would not be visible
 Points = tuple[list[float], list[float]]
 
 
 def plot_run(directory: Path, title: str, last: tuple[int, float] | None = None) -> Path | None:
-    """Draw the curve of a run from its metrics.csv; None when there is nothing to draw yet.
+    """Draw the curve of a run from its metrics.csv; returns None if there are no rows yet.
 
     `last` is the (settled_steps, return) of an evaluation made after the last update.
     """
@@ -70,16 +70,16 @@ def _points(records: Iterable[UpdateRecord], x_of: Column, y_of: Column) -> Poin
 
 
 def _evaluations(records: Sequence[UpdateRecord], x_of: Column) -> Points:
-    """Each evaluation once; against steps at those of the weights it played, else when it was known."""
+    """The points of evaluations, each once, at the x of the first record that has the evaluation."""
     first = {record.evaluation_steps: record for record in reversed(records) if record.evaluation_steps}
     return _points(reversed(first.values()), x_of, lambda record: record.evaluation_return)
 
 
 def read_metrics(directory: Path, most: int | None = None) -> list[UpdateRecord]:
-    """The whole rows of a run's metrics.csv; none where there is no file.
+    """The complete rows of a run's metrics.csv; an empty list without the file.
 
-    With `most` about as many of them, evenly spread, and as many of those with a new evaluation: a picture
-    shows no more, and a run may have a million.
+    A run may have a million rows. `most` keeps about as many of them, evenly spread, and as many of the rows
+    with a new evaluation; None keeps all.
     """
     lines = read_lines(RunFiles(directory).metrics)
     header = split_row(next(lines, ""))
@@ -91,12 +91,12 @@ def read_metrics(directory: Path, most: int | None = None) -> list[UpdateRecord]
 
 
 def _thinned(lines: Iterable[str], evaluated: int, most: int) -> Iterator[str]:
-    """Some rows in their order: the last, between `most` / 2 and `most` others, as many new evaluations."""
+    """The last row, `most` / 2 to `most` others, and as many with new evaluations, in their order."""
     even, evaluations = ThinnedPoints(most), ThinnedPoints(most)
     last, seen = (-1, ""), ""
     for last in enumerate(lines):
         even.add(last)
-        evaluation = last[1].split(",", evaluated + 1)[evaluated : evaluated + 1]  # quotes come later
+        evaluation = last[1].split(",", evaluated + 1)[evaluated : evaluated + 1]  # quoted columns come later
         if evaluation and evaluation[0] != seen:
             seen = evaluation[0]
             evaluations.add(last)
@@ -105,7 +105,7 @@ def _thinned(lines: Iterable[str], evaluated: int, most: int) -> Iterator[str]:
 
 
 class ThinnedPoints:
-    """Every k-th of what is added, k = 1, 2, 4 ..., so that at most `most` are kept."""
+    """Keeps every k-th of the added rows, k = 1, 2, 4 ..., so that at most `most` are kept."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -114,7 +114,7 @@ class ThinnedPoints:
         self.kept: list[tuple[int, str]] = []
 
     def add(self, row: tuple[int, str]) -> None:
-        """A row with its number."""
+        """Add a row with its number."""
         if self._added % self._every == 0:
             self.kept.append(row)
         self._added += 1

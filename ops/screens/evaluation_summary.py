@@ -1,11 +1,11 @@
-"""How the evaluations of a run went, for screens and summaries. Pure."""
+"""Describes the results and failures of a run's evaluations, for screens and summaries. Pure."""
 
 from dppo_redis.protocol.report_fields import from_json
 from dppo_redis.protocol.reports import Evaluation, EvaluatorReport
 
 
 def cut_evaluation(report: EvaluatorReport) -> Evaluation | None:
-    """The last evaluation where it was cut; None where it was not."""
+    """The last evaluation if its time limit cut it, else None."""
     try:
         return from_json(Evaluation, report.unfinished) if report.unfinished else None
     except ValueError:
@@ -13,9 +13,9 @@ def cut_evaluation(report: EvaluatorReport) -> Evaluation | None:
 
 
 def last_evaluation(report: EvaluatorReport, newest: Evaluation | None) -> Evaluation | None:
-    """What the last evaluation came to: None where it failed, marked where it was cut.
+    """The result of the last evaluation: None if it failed, marked as incomplete if it was cut.
 
-    `newest` is the newest complete one.
+    `newest` is the newest complete evaluation.
     """
     if report.error:
         return None
@@ -23,9 +23,9 @@ def last_evaluation(report: EvaluatorReport, newest: Evaluation | None) -> Evalu
 
 
 def describe_evaluation_problem(report: EvaluatorReport, newest: Evaluation | None) -> str:
-    """What went wrong with the last evaluation, in a sentence; empty where nothing did.
+    """The problem of the last evaluation as a sentence; empty if it had none.
 
-    `newest` is the newest complete one.
+    `newest` is the newest complete evaluation.
     """
     if report.error:
         return f"the last evaluation failed: {report.error}; {_instead(newest)}"
@@ -38,13 +38,13 @@ def describe_evaluation_problem(report: EvaluatorReport, newest: Evaluation | No
 
 
 def describe_all(report: EvaluatorReport, newest: Evaluation | None) -> tuple[str, ...]:
-    """The same, and what else an evaluator complains of: a disk, Redis."""
+    """All problems of the evaluator: of its last evaluation, of the disk, and of Redis."""
     redis = f"the evaluator was {report.redis}" if report.redis else ""
     return tuple(text for text in (describe_evaluation_problem(report, newest), report.unkept, redis) if text)
 
 
 def describe_cut(cut: Evaluation, newest: Evaluation | None) -> str:
-    """What a cut evaluation means."""
+    """What follows for the run from a cut evaluation, as a sentence."""
     return (
         f"the last evaluation (update {cut.update}) was cut after {cut.episodes} of {cut.planned} episodes, "
         f"return {cut.return_mean:.1f}: it meets no target, and its policy is not kept as the best "
@@ -54,7 +54,7 @@ def describe_cut(cut: Evaluation, newest: Evaluation | None) -> str:
 
 
 def describe_missing(report: EvaluatorReport, newest: Evaluation | None, update: int) -> str:
-    """That a run has ended, at `update`, before its last weights were evaluated; empty where they were."""
+    """The warning that a run ended at `update` without an evaluation of its last weights; else empty."""
     if newest is not None and newest.update >= update:
         return ""
     how_far = f" ({report.played} of {report.to_play} episodes had ended)" if report.playing else ""
@@ -62,7 +62,7 @@ def describe_missing(report: EvaluatorReport, newest: Evaluation | None, update:
 
 
 def waits_for(report: EvaluatorReport, end_wait_s: float) -> str:
-    """What the end of a run waits for."""
+    """The line that a run's end waits for the last evaluation."""
     how_far = f": {report.played} of {report.to_play} episodes" if report.playing else ""
     return f"waiting for the last evaluation{how_far}, at most {end_wait_s:g} s"
 

@@ -1,7 +1,7 @@
-"""matplotlib for figures that go into files: what draws one imports it from here.
+"""Imports matplotlib for figures that are written to files. Modules that draw import its classes from here.
 
-Files need no backend, so none is loaded, whatever MPLBACKEND or the user's code has chosen. A notebook's
-variable may name one that is not installed: matplotlib is imported without it.
+Writing a file needs no backend, so this module loads none. In a notebook MPLBACKEND may name a backend that
+is not installed, so the variable is removed during the import and set again afterwards.
 """
 
 import os
@@ -14,6 +14,6 @@ try:
     from matplotlib.ticker import EngFormatter
 finally:
     if _chosen is not None:
-        os.environ[_VARIABLE] = _chosen  # children of ours may have figures of their own
+        os.environ[_VARIABLE] = _chosen  # child processes may draw, too
 
 __all__ = ["Axes", "EngFormatter", "Figure"]

@@ -1,4 +1,4 @@
-"""The end of a command that trained: its last files, its last words and its exit status. No Redis."""
+"""Ends a training command: checks the last save, writes curve and summary, sets the exit status. No Redis."""
 
 import importlib
 import json
@@ -23,13 +23,13 @@ _log = logging.getLogger("dppo")
 
 
 def warned(summary: RunSummary, text: str) -> RunSummary:
-    """The summary with one warning more, which goes to the log, too."""
+    """Add a warning to the summary and log it."""
     _log.error("%s", text)
     return replace(summary, warnings=(*summary.warnings, text))
 
 
 def with_save_checked(summary: RunSummary, directory: RunDirectory) -> RunSummary:
-    """The summary, with the reason `unsaved` where the disk does not hold what the run came to."""
+    """The summary, with the reason `unsaved` if no checkpoint holds the last update."""
     saved = (file for file in checkpoint_files(directory.files.checkpoints) if file.is_file())
     newest = max(map(number_of, saved), default=-1)
     if summary.reason == "failed" or newest >= summary.updates or summary.updates == 0:
@@ -40,20 +40,20 @@ def with_save_checked(summary: RunSummary, directory: RunDirectory) -> RunSummar
 
 
 def prepare_to_draw() -> None:
-    """Import what `keep` draws with in a thread of its own, while the command waits for the services."""
+    """Import the drawing module for `keep` in a thread, while the command waits for the services."""
     threading.Thread(target=importlib.import_module, args=("ops.screens.curve",), daemon=True).start()
 
 
 @dataclass(frozen=True)
 class Times:
-    """Moments of a command that trained, from which its summary says how long it took."""
+    """The times of a command that trained, from which its summary gets the durations."""
 
     started: float  # by the monotonic clock
-    first_update: float  # seconds since 1970, when its first update was done; 0: there was none
-    training_ended: float  # by the monotonic clock; 0: it has not
+    first_update: float  # seconds since 1970 at the end of the first update; 0: there was none
+    training_ended: float  # by the monotonic clock; 0: training has not ended
 
     def put_into(self, summary: RunSummary) -> RunSummary:
-        """The summary with its durations as they are now."""
+        """The summary with its durations up to now."""
         now = time.monotonic()
         began = time.time() - (now - self.started)
         return replace(
@@ -65,12 +65,12 @@ class Times:
 
 
 def keep(directory: RunDirectory, summary: RunSummary, times: Times) -> RunSummary:
-    """Draw the curve and write the summary; what cannot be done is a warning in the one returned."""
+    """Draw the curve and write the summary; returns the summary with a warning for each that failed."""
     evaluation = summary.evaluation
     last = None if evaluation is None else (evaluation.settled_steps, evaluation.return_mean)
 
     def draw() -> None:
-        from ops.screens.curve import plot_run  # half a second of import that no start need wait for
+        from ops.screens.curve import plot_run  # this import takes half a second
 
         plot_run(directory.path, directory.run, last)
 
@@ -82,13 +82,13 @@ def keep(directory: RunDirectory, summary: RunSummary, times: Times) -> RunSumma
 def _tried(summary: RunSummary, what: str, action: Callable[[], None]) -> RunSummary:
     try:
         action()
-    except Exception as error:  # noqa: BLE001 whatever it is: the run is over, and it was trained
+    except Exception as error:  # noqa: BLE001 no error of a file may fail a trained run
         return warned(summary, f"no {what}: {type(error).__name__}: {first_line(error)}")
     return summary
 
 
 def report_finished(directory: RunDirectory, summary: RunSummary, *, as_json: bool) -> ExitStatus:
-    """The last words of a run that was finished before."""
+    """Report that the run was finished by an earlier command; returns the exit status."""
     _log.info(
         "run %s is finished: to train more, pass a larger --total-steps or another --run", directory.run
     )

@@ -1,17 +1,17 @@
-"""Advice at a run's start: settings that work, but not as one would think. Pure."""
+"""Advises at a run's start about settings that work differently than their user may expect. Pure."""
 
 from collections.abc import Iterator
 
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.pacing import Derived
 
-_SHORT_ROLLOUT = 16  # steps; below, advantages see hardly anything but the critic's own estimates
+_SHORT_ROLLOUT = 16  # steps; in shorter ones advantages consist mostly of the critic's own estimates
 _GOOD_ROLLOUT = 64
 _USUAL_STALENESS = RunConfig().max_staleness
 
 
 def start_advice(config: RunConfig, derived: Derived, *, serial: bool) -> Iterator[str]:
-    """One line for each such setting, with what to set."""
+    """One line for each such setting, with the value to set."""
     if config.lock_step and config.max_staleness not in (0, _USUAL_STALENESS):
         limit = config.max_staleness
         yield f"--lock-step: all data has staleness 0, so --max-staleness {limit} has no effect"

@@ -1,4 +1,4 @@
-"""What a run came to, put together from its status and its last counters."""
+"""Builds the summary of a run from its last status and its last counters in Redis."""
 
 import logging
 from dataclasses import replace
@@ -24,7 +24,7 @@ _log = logging.getLogger("dppo")
 
 
 def summarise(config: RunConfig, watch: Watch, run_dir: Path, *, failed: bool) -> RunSummary:
-    """Put the summary together; read from Redis while it is still there."""
+    """Build the summary; reads the last counters from Redis, so call it before the server stops."""
     nothing = RunStatus(watch.store.keys.run, {}, Control(RUN, "", None), Ledger(), None, {}, None)
     status = watch.status or nothing
     summary = _of_status(status, config, run_dir)
@@ -47,7 +47,7 @@ def _of_status(status: RunStatus, config: RunConfig, run_dir: Path) -> RunSummar
         reason=status.control.reason or "stopped",
         settled_steps=status.ledger.settled_steps,
         trained_steps=learner.trained_steps,
-        wall_s=0.0,  # until the end is there
+        wall_s=0.0,  # set at the end of the command
         train_s=learner.train_s,
         steps_per_s=learner.steps_per_s,
         updates=learner.update,
@@ -79,7 +79,7 @@ def _with_counters(summary: RunSummary, store: RunStore) -> RunSummary:
 
 
 def _with_last_evaluation(summary: RunSummary, config: RunConfig, status: RunStatus) -> RunSummary:
-    """The budget ran out, but the last evaluation, of the final weights, met the target."""
+    """Set the reason `target` if the budget ran out and the last evaluation met the target afterwards."""
     evaluation, target = status.evaluation, config.target_return
     if evaluation is None or target is None or config.target_on != "eval":
         return summary
@@ -89,12 +89,12 @@ def _with_last_evaluation(summary: RunSummary, config: RunConfig, status: RunSta
 
 
 def _with_evaluation_warnings(summary: RunSummary, config: RunConfig, status: RunStatus) -> RunSummary:
-    """What went wrong with evaluations is a warning; a run that was stopped has to evaluate nothing more."""
+    """Add problems of evaluations as warnings. A stopped run needs no evaluation of its last weights."""
     if not config.evaluation.enabled:
         return summary
     newest, control = status.evaluation, status.control
     texts = describe_all(status.evaluator, newest)
-    is_decided = newest is not None and newest.settled_steps == control.target_step  # nothing comes after it
+    is_decided = newest is not None and newest.settled_steps == control.target_step  # it ended the run
     is_over = control.reason in ("total_steps", "target")
     if (
         not describe_evaluation_problem(status.evaluator, newest)
@@ -104,6 +104,6 @@ def _with_evaluation_warnings(summary: RunSummary, config: RunConfig, status: Ru
     ):
         text = describe_missing(status.evaluator, newest, status.learner.update)
         texts = (text, *texts) if text else texts
-        if status.evaluator.playing:  # it could not even say how far it was
+        if status.evaluator.playing:  # it sent no report of the cut evaluation
             summary = replace(summary, evaluation=None)
     return replace(summary, warnings=(*summary.warnings, *texts))

@@ -1,4 +1,4 @@
-"""The console, and the tables at the start and end of a run, of a fleet or of one process. No Redis."""
+"""Builds the console, and the tables at the start and end of a run, for `train` and `serial`. No Redis."""
 
 import contextlib
 import os
@@ -17,31 +17,31 @@ from ops.screens.start_advice import start_advice
 
 
 def printable(text: str) -> str:
-    """Text of others on one line, as a terminal may show it: no control sequences."""
+    """Text from outside as one line that is safe in a terminal: without control sequences."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split()))
 
 
 class RunConsole(Console):
-    """That of a command that trains: a run outlives the reader of its screen, and a full disk below it."""
+    """The console of a training command: a run continues without a reader, and on a full disk."""
 
     def on_broken_pipe(self) -> None:
-        """The reader was `head`, or a `tee` that was killed: say no more. rich would end the process here."""
+        """Print no more: the reader (`head`, a killed `tee`) has ended. rich would end this process here."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
     def print(self, *objects: Any, **style: Any) -> None:
-        """As always; what a full disk does not take is tried again with the next line."""
+        """Print; text that a full disk refuses is tried again with the next line."""
         with contextlib.suppress(OSError):
             super().print(*objects, **style)
 
 
 def make_console(stream: TextIO | None = None, kind: type[Console] = Console) -> Console:
-    """A console that takes square brackets as they are: messages and paths hold them."""
+    """A console that prints square brackets unchanged, since messages and paths contain them."""
     return kind(file=stream or answers(), markup=False, emoji=False)
 
 
 def derived_table(config: RunConfig, derived: Derived, *, serial: bool = False) -> Table:
-    """The numbers that follow from the configuration."""
+    """The table of numbers that follow from the configuration, with advice."""
     table = Table(title=f"{config.env_id}, seed {config.seed}", show_header=False, title_justify="left")
     rows: list[tuple[str, str]] = [
         ("samples per update", f"{derived.samples_per_update:,}"),
@@ -81,7 +81,7 @@ def _backlog_limits(derived: Derived) -> str:
 
 
 def summary_table(summary: RunSummary) -> Table:
-    """What a finished run came to."""
+    """The table of a finished run's results."""
     table = Table(title="summary", show_header=False, title_justify="left")
     for name, value in _summary_rows(summary):
         table.add_row(name, value)
@@ -119,27 +119,27 @@ def _summary_rows(summary: RunSummary) -> list[tuple[str, str]]:
 
 
 def _metric_rows(summary: RunSummary) -> list[tuple[str, str]]:
-    """What the environment reported, where it reported anything."""
+    """The rows of the environment's own metrics; none if it reported none."""
     evaluated = {} if summary.evaluation is None else summary.evaluation.metrics
     rows = [("evaluation metrics", evaluated), ("training metrics", summary.metrics)]
     return [(name, describe_metrics(metrics)) for name, metrics in rows if metrics]
 
 
 def describe_metrics(metrics: Mapping[str, float], most: int | None = None) -> str:
-    """Names and means, at most so many of them."""
+    """Names and means as text, at most `most` of them."""
     shown = ", ".join(f"{name} {mean:.4g}" for name, mean in list(metrics.items())[:most])
     return f"{shown} ..." if most is not None and len(metrics) > most else shown
 
 
 def progress_of_first_rollouts(done: int, length: int, seconds: float) -> str:
-    """How far the rollouts of the first update are, `done` steps after so many seconds."""
+    """The progress of the first update's rollouts as text: `done` of `length` steps in `seconds`."""
     left_s = seconds / done * (length - done) if done else 0.0
     estimate = f", about {duration(left_s)} left" if done and left_s else ""
     return f"first rollouts: {done} of {length} steps{estimate}"
 
 
 def duration(seconds: float) -> str:
-    """In words."""
+    """A duration as text: `2 h 5 min`, `3 min 20 s` or `45 s`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
@@ -150,5 +150,5 @@ def _number(value: float | None) -> str:
 
 
 def progress_stream(json: bool) -> TextIO:
-    """With --json standard output is for the one object alone."""
+    """The stream for progress: standard error with --json, as standard output then holds the JSON alone."""
     return sys.stderr if json else answers()

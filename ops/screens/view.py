@@ -1,4 +1,4 @@
-"""How a running fleet looks: the live panel in a terminal, one plain line elsewhere."""
+"""Shows a running fleet: as a live panel in a terminal, as plain lines elsewhere."""
 
 import time
 from types import TracebackType
@@ -35,7 +35,7 @@ _METRICS_ON_A_LINE = 4
 
 
 def render(status: RunStatus) -> RenderableType:
-    """The panel of a running system."""
+    """The panel of a running fleet."""
     facts = Table.grid(padding=(0, 2))
     for name, value in _facts(status):
         is_one_line = name == _METRICS
@@ -76,13 +76,13 @@ def _progress(status: RunStatus) -> RenderableType:
 
 
 def _rates(learner: LearnerStatus) -> str:
-    """Of the last minute, and beside it the mean over the run."""
+    """Steps per second of the last minute and over the run, with the time left."""
     rates = f"{learner.steps_per_s_recent:,.0f} steps/s ({learner.steps_per_s:,.0f} over the run)"
     return ", ".join(filter(None, (rates, _time_left(learner))))
 
 
 def _time_left(learner: LearnerStatus) -> str:
-    """At the rate of the last minute; empty where nothing can be said."""
+    """The time left at the rate of the last minute; empty if the rate is 0 or no steps are left."""
     left = learner.budget_steps - learner.trained_steps
     if left <= 0 or learner.steps_per_s_recent <= 0:
         return ""
@@ -90,7 +90,7 @@ def _time_left(learner: LearnerStatus) -> str:
 
 
 def first_rollouts(status: RunStatus) -> str:
-    """How far the rollouts are that the first update waits for; empty once there was one."""
+    """The progress of the rollouts that the first update waits for; empty after the first update."""
     if status.learner.state not in ("waiting", "training"):
         return ""
     if status.learner.update and status.learner.state == "training":
@@ -218,12 +218,12 @@ def plain_line(status: RunStatus) -> str:
 
 
 def _metrics_note(learner: LearnerStatus) -> str:
-    """The first numbers of the environment, if it reports any."""
+    """The environment's first metrics, if it reports any."""
     return f", {describe_metrics(learner.metrics, _METRICS_ON_A_LINE)}" if learner.metrics else ""
 
 
 def _plain_rates(status: RunStatus) -> str:
-    """How far the first rollouts are; later the rate of the last minute and the mean over the run."""
+    """The progress of the first rollouts; later the rate of the last minute and the mean over the run."""
     learner = status.learner
     return (
         first_rollouts(status) or f"{learner.steps_per_s_recent:.0f}/s ({learner.steps_per_s:.0f}/s in all)"
@@ -231,7 +231,7 @@ def _plain_rates(status: RunStatus) -> str:
 
 
 def _problem_note(status: RunStatus) -> str:
-    """The learner's alarm, else the first actor's last error, if there is one."""
+    """The learner's alarm, else the first missing actor, else the first actor error; empty without any."""
     if status.learner.alarm:
         return f"; {status.learner.alarm}"
     if status.keeper.missing:
@@ -243,7 +243,7 @@ def _problem_note(status: RunStatus) -> str:
 
 
 class Screen:
-    """Where progress goes: a live panel on a terminal, else a plain line every two seconds."""
+    """Prints progress: a live panel on a terminal, else a plain line every two seconds."""
 
     def __init__(self, stream: TextIO) -> None:
         self.console = make_console(stream, RunConsole)
@@ -265,7 +265,7 @@ class Screen:
             self._live.stop()
 
     def show(self, status: RunStatus, *, last: bool = False) -> None:
-        """Show the present state."""
+        """Show a status; as plain lines, `last` shows it at once."""
         if self._live is not None:
             self._live.update(render(status))
         elif last or time.monotonic() >= self._next_line:

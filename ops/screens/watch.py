@@ -1,4 +1,4 @@
-"""Watching a running fleet: progress, services that give up, the end."""
+"""Watches a running fleet: shows progress, detects services that fail for good, and ends the run."""
 
 import logging
 import time
@@ -20,8 +20,8 @@ from ops.screens.evaluation_summary import waits_for
 from ops.screens.view import Screen
 
 _PERIOD_S = 0.25
-_LAST_SAVE_S = 60.0  # longer than the longest save we allow
-_REPORT_S = 1.0  # for an evaluator whose time is up to say how far it got
+_LAST_SAVE_S = 60.0  # longer than the longest allowed save
+_REPORT_S = 1.0  # time for an evaluator to report an evaluation that its limit has cut
 _HASTY_STOP_S = 8.0  # after Ctrl-C or SIGTERM
 _HASTY_EVALUATION_S = 1.5
 _SAY_PERIOD_S = 2.0
@@ -32,7 +32,7 @@ _log = logging.getLogger("dppo")
 
 
 class CrashLoopDetector:
-    """Tells a service that supervisord starts again and again, to no avail, from one that was killed."""
+    """Detects a service that supervisord restarts again and again without progress of the run."""
 
     def __init__(self) -> None:
         self._pids: dict[str, int] = {}
@@ -40,22 +40,22 @@ class CrashLoopDetector:
         self._update = -1
 
     def is_looping(self, process: ProcessState, update: int) -> bool:
-        """Whether it was started too often while the run got nowhere."""
+        """Whether the process was started too often since the last update."""
         if update > self._update:
             self._update = update
             self._starts.clear()
         if process.pid and process.pid != self._pids.get(process.name):
             self._pids[process.name] = process.pid
             self._starts[process.name] = self._starts.get(process.name, 0) + 1
-        # Before the first update nothing has ever worked; later it may be one unlucky actor.
+        # Before the first update the setup may be wrong; later one actor may just have rare faults.
         return self._starts.get(process.name, 0) > (_MOST_STARTS if update else _MOST_FIRST_STARTS)
 
 
 class Losses:
-    """Services that a run goes on without: all but broker and learner, while one actor is left."""
+    """Tracks failed services and whether the run can continue: it needs broker, learner and one actor."""
 
     def __init__(self, *, every_actor_counts: bool = False) -> None:
-        """Every actor counts in lock-step mode: a batch takes rollouts of each."""
+        """In lock-step mode every actor counts, since each batch takes rollouts of each actor."""
         self._every_actor_counts = every_actor_counts
         self._restarts = CrashLoopDetector()
         self._given_up: set[str] = set()
@@ -63,11 +63,11 @@ class Losses:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The newest of each service, for the summary."""
+        """The newest warning about each service, for the summary."""
         return tuple(self._warnings.values())
 
     def deaths(self, actors: Mapping[int, ActorReport]) -> list[str]:
-        """What is to be said of actors that ended by their own fault and were started anew; once of each."""
+        """New warnings about actors that ended by their own fault and were restarted, once for each actor."""
         said = []
         for slot, report in actors.items():
             name = f"{ACTORS}{slot:03d}"
@@ -79,10 +79,10 @@ class Losses:
         return said
 
     def check(self, processes: Sequence[ProcessState], update: int, joined: Collection[int]) -> list[str]:
-        """What is to be said of services that gave up by now; `joined` are the slots of living actors.
+        """New warnings about services that have failed for good; `joined` are the slots of living actors.
 
         Raises:
-            RunFailedError: one of them gave up that the run needs.
+            RunFailedError: a service failed that the run needs.
         """
         lost = {
             one.name: error
@@ -109,7 +109,7 @@ class Losses:
 
 
 def _failure(process: ProcessState, looping: bool) -> RunFailedError | None:
-    """What to say of a process that supervisord will not mend; None while it may."""
+    """The error of a process that supervisord cannot keep running; None while it can."""
     if not process.gave_up and not looping:
         return None
     how = f"has stopped for good (status {process.exit_status})" if process.gave_up else "keeps ending"
@@ -130,18 +130,18 @@ class Watch:
     screen: Screen
     stop: StopRequest
     losses: Losses = field(default_factory=Losses)
-    upkeep: Callable[[], None] = lambda: None  # of what the fleet needs on disk
+    upkeep: Callable[[], None] = lambda: None  # maintains the fleet's sockets
     status: RunStatus | None = None
-    first_update_time: float = 0.0  # seconds since 1970, of the first update that was seen; 0 before it
-    ended_at: float = 0.0  # by the monotonic clock, when the end of training was seen; 0 before it
+    first_update_time: float = 0.0  # seconds since 1970 at the first update; 0 before it
+    ended_at: float = 0.0  # by the monotonic clock, when this process saw the end of training; 0 before it
     recurrence: Recurrence = field(default_factory=Recurrence)
     rate_limit: RateLimit = field(default_factory=RateLimit)
 
     def until_the_end(self) -> None:
-        """Show progress until the run ends, a signal comes, or a service gives up that it cannot do without.
+        """Show progress until the run ends, a stop is requested, or a needed service fails for good.
 
         Raises:
-            RunFailedError: so it is; the message holds the end of the service's log.
+            RunFailedError: a needed service failed; the message holds the end of its log.
         """
         while not self.stop.requested:
             self.upkeep()
@@ -176,14 +176,14 @@ class Watch:
             self.screen.say(f"warning: {text}")
 
     def finish(self, end_wait_s: float) -> None:
-        """Ask the services to end by themselves and wait for them, `end_wait_s` for the last evaluation."""
+        """Ask the services to end and wait for their end, at most `end_wait_s` for the last evaluation."""
         self.ended_at = time.monotonic()
         hasty = self.stop.requested
         if hasty:
             self.fleet.stop_sampling()
         told = not hasty
         began = time.monotonic()
-        next_line = began + 1.0  # an evaluator that ends at once is not worth one
+        next_line = began + 1.0  # no line if the evaluator ends within a second
         signalled = self.stop.signal
         while self.stop.signal is signalled:
             self._read_status()
@@ -207,7 +207,7 @@ class Watch:
         return {p.name for p in self.fleet.processes().values() if p.alive and p.name != "broker"}
 
     def _request_stop(self) -> bool:
-        """Whether the wish reached Redis, which may only be starting."""
+        """Request the stop in Redis; returns whether Redis answered, since it may still be starting."""
         try:
             with translated():
                 self.store.set_state(STOP, "stopped")
@@ -217,14 +217,14 @@ class Watch:
 
 
 def _longest_wait_s(service: str, end_wait_s: float, *, hasty: bool) -> float:
-    """How long a service may take to end by itself; then it gets a signal."""
+    """Seconds that a service may take to end by itself, before it gets a signal."""
     if service == EVALUATOR:
         return _HASTY_EVALUATION_S if hasty else end_wait_s + _REPORT_S
     return _LAST_SAVE_S if service == LEARNER and not hasty else _HASTY_STOP_S
 
 
 def quietly(action: Callable[[], object]) -> None:
-    """Do it if Redis is there; the fleet is stopped by signals anyway."""
+    """Run `action`, and log an error of Redis: signals stop the fleet in any case."""
     try:
         with translated():
             action()
@@ -236,7 +236,7 @@ def wait_for_broker(client: Client, fleet: Fleet, stop: StopRequest) -> None:
     """Wait until the embedded server answers, or a stop is requested.
 
     Raises:
-        RunFailedError: it did not start; the message holds the end of its log.
+        RunFailedError: the server did not start; the message holds the end of its log.
     """
     deadline = time.monotonic() + _BROKER_START_S
     while not stop.requested:
