@@ -185,7 +185,7 @@ def test_the_metrics_stream_holds_the_rows_of_the_file(
         assert {name: stored[name] for name in row} == row
 
 
-def test_a_resumed_run_goes_on_with_its_counters_and_a_higher_version(
+def test_a_resumed_run_continues_with_its_counters_and_a_higher_version(
     private_server: RedisServer, private_client: Client, keys: RunKeys, tmp_path: Path
 ) -> None:
     train_to_the_end(private_server, private_client, keys, tmp_path, THREE_UPDATES)
@@ -237,7 +237,7 @@ class TestControl:
                 before["time"]
             )
 
-    def test_a_state_that_nobody_knows_is_complained_of_once_and_acts_as_run(
+    def test_an_unknown_state_is_logged_once_and_acts_as_run(
         self,
         private_server: RedisServer,
         private_client: Client,
@@ -270,7 +270,7 @@ class TestInterference:
     """Two things that a key of another type must not do: end the learner, or end the actor."""
 
     @pytest.mark.parametrize("name", [*INTERFERED, "actors", "lease", "epoch"])
-    def test_training_goes_on_after_a_key_was_overwritten_with_another_type(
+    def test_training_continues_after_a_key_was_overwritten_with_another_type(
         self, private_server: RedisServer, private_client: Client, keys: RunKeys, tmp_path: Path, name: str
     ) -> None:
         client, key = private_client, str(getattr(keys, name))
@@ -282,7 +282,7 @@ class TestInterference:
             run.wait_for_updates(2)
             wait_until(lambda: run.status().get("imbalance") == "0", 5, "the books balance")
 
-    def test_training_goes_on_after_flushall(
+    def test_training_continues_after_flushall(
         self, private_server: RedisServer, private_client: Client, keys: RunKeys, tmp_path: Path
     ) -> None:
         with training(private_server, private_client, keys, tmp_path, ENDLESS) as run:
@@ -300,7 +300,7 @@ class TestInterference:
             private_client.flushall()
             wait_until(lambda: newest_checkpoint(tmp_path)["epoch"] == 2, 10, "it is saved")
 
-    def test_training_goes_on_after_a_restart_of_the_server(
+    def test_training_continues_after_a_restart_of_the_server(
         self, private_server: RedisServer, private_client: Client, keys: RunKeys, tmp_path: Path
     ) -> None:
         with training(private_server, private_client, keys, tmp_path, ENDLESS) as run:

@@ -121,7 +121,7 @@ class TestResume:
         run.config = config_of(2 * updates)
         assert_bit_equal(run.train(2, 0, 1), serial_state(run.config, 2 * updates))
 
-    def test_a_learner_that_is_stopped_and_started_amid_a_segment_goes_on_exactly(
+    def test_a_learner_that_is_stopped_amid_a_segment_and_restarted_continues_exactly(
         self, fleet: MakeFleet
     ) -> None:
         """Its actors live on, hold rollouts of updates that are made again, and go back with it."""
@@ -199,7 +199,7 @@ class TestActors:
         assert ledger_of(run.client, run.keys)["refused:surplus"] == 2
         assert_bit_equal(fleet_state(run.directory), serial_state(run.config, UPDATES))
 
-    def test_training_goes_on_with_an_actor_that_died_later_and_came_back(self, fleet: MakeFleet) -> None:
+    def test_training_continues_with_an_actor_that_died_later_and_came_back(self, fleet: MakeFleet) -> None:
         run = fleet(config_of(3 * UPDATES))
         with run.learner() as end, run.actors(0, 1, late_s=0.02):
             with run.actors(2):

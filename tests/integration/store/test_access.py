@@ -265,7 +265,7 @@ def test_a_role_may_do_what_it_needs_and_nothing_else(guarded: Guarded, role: Ro
     assert found == [(line, expected, expected) for owner, line, expected in PAIRS if owner is role]
 
 
-def test_nobody_else_gets_in(guarded: Guarded) -> None:
+def test_the_default_user_is_refused(guarded: Guarded) -> None:
     with opened(guarded.url(ADMIN)) as admin:
         server = with_credentials(guarded.url(ADMIN), "default", "")
         assert admin.ping()

@@ -45,7 +45,7 @@ class TestAcquire:
         writes.acquire("a", TTL_MS, epoch=0, floor=0)
         assert 0 < int(client.pttl(keys.lease)) <= TTL_MS
 
-    def test_a_second_learner_is_told_who_leads(self, writes: FencedWrites) -> None:
+    def test_the_refusal_of_a_second_learner_names_the_leader(self, writes: FencedWrites) -> None:
         writes.acquire("a", TTL_MS, epoch=0, floor=0)
         answer = writes.acquire("b", TTL_MS, epoch=0, floor=0)
         assert (answer.outcome, answer.epoch, answer.holder) == ("busy", 1, "a")
@@ -196,7 +196,7 @@ class TestPublish:
             writes.publish(make_weights(make_spec(), epoch=4, version=9))
         assert client.exists(keys.weights) == 0
 
-    def test_a_lost_token_is_told_apart_from_an_old_one(
+    def test_a_lost_token_is_distinguished_from_an_old_one(
         self, writes: FencedWrites, client: Client, keys: RunKeys
     ) -> None:
         client.delete(keys.epoch)

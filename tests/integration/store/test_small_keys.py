@@ -103,7 +103,7 @@ class TestRuns:
             leadership.publisher.heal()
             assert joining.result(5) == make_description(SPEC)
 
-    def test_where_nobody_mends_it_an_actor_gives_up(
+    def test_an_actor_gives_up_if_the_key_is_not_repaired(
         self, private_client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         private_client.set(keys.spec, "junk")

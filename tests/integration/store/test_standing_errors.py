@@ -138,7 +138,7 @@ def test_an_evaluator_that_cannot_fetch_the_weights_says_so_in_its_report(
     assert "client-output-buffer-limit" in warning
 
 
-def test_the_keeper_goes_on_though_it_cannot_read_the_weights_again(
+def test_the_keeper_continues_if_it_cannot_read_the_weights_again(
     limited: Leadership, private_client: Client, keys: RunKeys
 ) -> None:
     from tests.integration.learner_side import make_keeper

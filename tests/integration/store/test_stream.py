@@ -276,7 +276,7 @@ class TestReading:
             ids = add(client, keys, make_entry())
             assert read_ids(consumer) == ids
 
-    def test_a_reader_that_is_told_to_unblock_goes_on(
+    def test_a_reader_that_the_server_unblocks_with_an_error_continues(
         self, redis_server: RedisServer, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         with opened(redis_server.url, "reader") as reading_client:

@@ -56,7 +56,7 @@ class TestTls:
     def test_a_client_with_a_certificate_is_let_in(self, tls: TlsServer) -> None:
         assert ping(f"rediss://127.0.0.1:{tls.mutual_port}?{tls.certificates.mutual}")
 
-    def test_a_client_without_one_is_told_so(self, tls: TlsServer) -> None:
+    def test_a_client_without_a_certificate_gets_an_error_that_says_so(self, tls: TlsServer) -> None:
         with pytest.raises(ConfigurationError, match="asks for a client certificate"):
             ping(f"rediss://127.0.0.1:{tls.mutual_port}?{tls.certificates.trust}")
 
@@ -73,12 +73,12 @@ class TestTls:
         with pytest.raises(ConfigurationError, match="TLS with Redis fails"):
             ping(f"rediss://127.0.0.1:{tls.port}?{another}")
 
-    def test_the_port_without_tls_is_told_apart(self, tls: TlsServer) -> None:
+    def test_the_error_of_a_port_without_tls_says_so(self, tls: TlsServer) -> None:
         with pytest.raises(ConfigurationError, match="speaks no TLS"):
             ping(f"rediss://127.0.0.1:{tls.plain_port}?{tls.certificates.trust}")
 
 
-def test_the_embedded_server_has_no_tls_and_that_is_said_in_one_line() -> None:
+def test_the_embedded_server_reports_in_one_line_that_it_has_no_tls() -> None:
     port = free_port()
     server = RedisServer(EMBEDDED, "--port", str(port))
     try:

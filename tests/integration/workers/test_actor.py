@@ -134,7 +134,7 @@ class TestPacing:
             running.wait_until_it_waits()
             assert backlog(client, keys) == 3
 
-    def test_it_goes_on_as_soon_as_there_is_room(
+    def test_it_continues_as_soon_as_there_is_room(
         self, redis_server: RedisServer, client: Client, keys: RunKeys
     ) -> None:
         allow(client, keys, 1)
@@ -294,7 +294,7 @@ class TestWeights:
         assert {parse_header(e).version for e in entries(client, keys)} == {1, 3}
         assert "sha256" in running.actor.stats.last_error
 
-    def test_a_run_that_was_begun_anew_with_another_spec_ends_it_with_the_difference(
+    def test_a_new_run_with_another_spec_ends_the_actor_and_names_the_difference(
         self,
         redis_server: RedisServer,
         client: Client,

@@ -151,7 +151,7 @@ def test_one_whose_run_is_mistyped_waits_and_names_those_that_there_are(
         actor.process.wait()
 
 
-def test_what_cannot_be_built_is_told_at_once_and_given_up_after_its_time(
+def test_a_failed_build_is_reported_at_once_and_given_up_after_its_time(
     start: Start, client: Client, keys: RunKeys, tmp_path: Path
 ) -> None:
     port = tmp_path / "port"

@@ -171,7 +171,7 @@ def test_a_failing_evaluation_does_not_hold_up_the_end(
         assert "lost its licence" in store.evaluator().error
 
 
-def test_an_evaluator_goes_on_counting_where_the_one_before_stopped(
+def test_an_evaluator_continues_the_count_of_the_previous_one(
     client: Client, keys: RunKeys, url: str, store: RunStore, stop: StopRequest
 ) -> None:
     description = described("Terminating-v0", {})

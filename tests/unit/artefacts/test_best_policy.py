@@ -48,7 +48,7 @@ def test_a_best_evaluation_of_an_earlier_release_is_read(tmp_path: Path) -> None
     assert BestPolicy(tmp_path).return_mean == 4.0
 
 
-def test_another_process_goes_on_from_the_best_that_was_kept(tmp_path: Path) -> None:
+def test_another_process_continues_from_the_best_policy_on_disk(tmp_path: Path) -> None:
     consider(BestPolicy(tmp_path), version=1, return_mean=4.0)
     best = BestPolicy(tmp_path)
     assert best.return_mean == 4.0
@@ -65,7 +65,7 @@ def test_an_unreadable_best_evaluation_is_reported_and_replaced(
     assert BestPolicy(tmp_path).return_mean == -100.0
 
 
-def test_a_directory_that_refuses_is_reported_and_the_comparison_goes_on(
+def test_a_directory_that_refuses_is_reported_and_the_comparison_continues(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     best = BestPolicy(tmp_path / "gone")

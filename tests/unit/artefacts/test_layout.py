@@ -111,7 +111,7 @@ def test_the_documented_reader_acts_as_the_policy_does(
     assert len({str(one) for one in actions}) > 1
 
 
-def test_the_documented_reader_heeds_a_mask(tmp_path: Path) -> None:
+def test_the_documented_reader_applies_the_mask(tmp_path: Path) -> None:
     write(tmp_path, make_spec(observation=MASKED, action=describe_actions(Masked.action_space)))
     reader = documented("read_export.py")
     layout, arrays = reader["load"](tmp_path)

@@ -71,7 +71,7 @@ def test_names_of_other_libraries_set_what_they_mean() -> None:
     }
 
 
-def test_what_was_read_as_another_flag_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flag_that_is_read_as_another_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "dppo"):
         train("--n-steps", "8", "--ppo.ent-coef", "0", "--gamma", "0.9")
     assert [record.getMessage() for record in caplog.records] == [

@@ -53,5 +53,5 @@ def test_an_environment_that_raises_is_not_judged() -> None:
     assert measure(make_single(source("tests.envs:RaisesInStep-v0", at=2))) is None
 
 
-def test_episodes_that_end_are_begun_anew() -> None:
+def test_an_episode_that_ends_is_followed_by_a_new_one() -> None:
     assert measure(make_single(source(TERMINATING, length=1))) is not None

@@ -195,7 +195,7 @@ class TestFiles:
         assert restored.progress.update == 1
 
     # Known failure KF-OPS-07.
-    def test_a_learner_killed_at_any_moment_of_saving_goes_on_from_the_last_save_that_ended(
+    def test_a_learner_killed_at_any_moment_of_saving_resumes_from_the_last_complete_save(
         self, tmp_path: Path
     ) -> None:
         program = [sys.executable, "-m", "tests.unit.dying_saver", str(tmp_path), "20"]
@@ -238,7 +238,7 @@ class TestMilestones:
         assert restored.progress.update == 3
         assert_bit_equal(state_of(other), state_of(trainer))
 
-    def test_a_run_goes_on_from_the_newest_where_no_checkpoint_is_left(
+    def test_a_run_without_checkpoints_resumes_from_the_newest_milestone(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         checkpoints = make_checkpoints(tmp_path)

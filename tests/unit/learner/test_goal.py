@@ -24,7 +24,7 @@ def judge(
     return judge_goal(goal, progress, settled_steps, evaluation, None if evaluation is None else 90)
 
 
-def test_a_run_below_target_and_budget_goes_on() -> None:
+def test_a_run_below_target_and_budget_continues() -> None:
     assert judge(make_goal(), make_progress(), evaluation=474.9) is None
 
 
@@ -71,7 +71,7 @@ def test_the_budget_is_of_trained_steps_not_of_dropped_ones() -> None:
     assert judge(make_goal(), make_progress(trained_steps=999), settled_steps=5000) is None
 
 
-def test_a_run_without_a_target_goes_on_until_its_budget_is_spent() -> None:
+def test_a_run_without_a_target_continues_until_its_budget_is_spent() -> None:
     goal = make_goal(target=None)
     assert judge(goal, make_progress(of=500.0), evaluation=500.0) is None
     assert judge(goal, make_progress(trained_steps=1000), evaluation=500.0) == Finished("total_steps", None)

@@ -100,7 +100,7 @@ def test_tensorboard_has_a_curve_for_each_staleness(tmp_path: Path) -> None:
     assert values("drift/kl") == [0.125, 0.125]
 
 
-def test_a_resumed_run_goes_on_behind_the_rows_that_its_checkpoint_stands_for(tmp_path: Path) -> None:
+def test_a_resumed_run_continues_after_the_rows_of_its_checkpoint(tmp_path: Path) -> None:
     """Also where a line was cut short, two became one, or a release with other columns wrote them."""
     files = MetricsFiles(tmp_path, first_update=0)
     for update in range(1, 6):
@@ -147,7 +147,7 @@ def updates(directory: Path) -> list[str]:
     return [row["update"] for row in read_table(directory / CSV_NAME)]
 
 
-def test_a_resumed_run_goes_on_behind_its_checkpoint_whatever_a_crash_left(tmp_path: Path) -> None:
+def test_a_resumed_run_continues_after_its_checkpoint_in_any_file_that_a_crash_left(tmp_path: Path) -> None:
     files = MetricsFiles(tmp_path, first_update=0)
     for update in (1, 2, 3):
         files.write(record_of(AGES, update=update))

@@ -157,7 +157,7 @@ def test_the_share_of_waiting_rises_with_updates_that_had_to_wait(make: Make, tm
     assert training.wait_share == pytest.approx(0.95 * shares[1])
 
 
-def test_a_training_that_goes_on_from_a_checkpoint_comes_out_the_same_bit_for_bit(
+def test_a_training_resumed_from_a_checkpoint_has_the_same_result_bit_for_bit(
     make: Make, tmp_path: Path
 ) -> None:
     whole = make(tmp_path / "whole")

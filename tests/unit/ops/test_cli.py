@@ -103,7 +103,7 @@ def test_a_path_that_supervisord_cannot_hold_is_refused_before_anything_is_remov
     assert kept.exists()
 
 
-def test_a_command_that_is_told_to_stop_while_it_waits_for_redis_says_so() -> None:
+def test_a_command_that_gets_a_stop_while_it_waits_for_redis_reports_it() -> None:
     command = [sys.executable, "-m", "ops", "train", "CartPole-v1", "--redis", "redis://127.0.0.1:1"]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None

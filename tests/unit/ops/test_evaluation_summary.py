@@ -69,7 +69,7 @@ def test_an_evaluation_that_failed_is_a_warning_and_one_that_went_well_is_none()
     assert describe_evaluation_problem(report(evaluations=3), WHOLE) == ""
 
 
-def test_last_weights_that_nobody_evaluated_are_a_warning() -> None:
+def test_last_weights_without_an_evaluation_are_a_warning() -> None:
     assert describe_missing(report(), WHOLE, update=2) == ""
     text = describe_missing(report(playing=True, played=3, to_play=20), WHOLE, update=9)
     assert "not evaluated in time (3 of 20 episodes had ended)" in text

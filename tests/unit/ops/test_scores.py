@@ -98,7 +98,7 @@ def test_the_page_shows_mean_interval_seeds_and_share_of_serial() -> None:
     assert "| -81.0 ± 0.0 | 5 | -83.0 ± 2.0 | 5 | 0.98 | yes |" in line
 
 
-def test_what_was_not_run_is_said_and_never_counted_as_reached() -> None:
+def test_environments_that_were_not_run_are_named_and_never_counted_as_reached() -> None:
     page = build([make_record()], Path("scores.png"), "")
     assert "| not run | 0 | not run | 0 |  |  |" in line_of(page, "| CartPole-v1")
     assert "| so far (1 of 5 seeds) |" in line_of(page, "| Acrobot-v1")

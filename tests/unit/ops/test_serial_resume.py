@@ -53,7 +53,7 @@ def trained(run_dir: Path, total_steps: int, **knobs: Any) -> Serial:
     return serial
 
 
-def test_in_lock_step_mode_a_run_that_goes_on_equals_one_without_a_break(tmp_path: Path) -> None:
+def test_in_lock_step_mode_a_resumed_run_equals_one_without_a_break(tmp_path: Path) -> None:
     whole = trained(tmp_path / "whole", 96, lock_step=True)
     trained(tmp_path / "broken", 48, lock_step=True)  # in the middle of a segment
     rest = trained(tmp_path / "broken", 96, lock_step=True)

@@ -73,7 +73,7 @@ def test_environments_that_raise_are_built_anew_and_the_traceback_is_shown(
     assert "faults.py" in caplog.text
 
 
-def test_a_run_goes_on_where_only_its_evaluations_fail(
+def test_a_run_continues_if_only_its_evaluations_fail(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Their episodes are longer than what the environment bears, rollouts are shorter."""
@@ -131,7 +131,7 @@ def test_a_run_leaves_the_checkpoints_that_its_configuration_asks_for(
     assert files - set(kept) <= {"checkpoint-000000002.pt"}
 
 
-def test_a_stop_is_heeded_while_nothing_can_be_used() -> None:
+def test_a_stop_ends_sampling_while_every_rollout_is_refused() -> None:
     stop = StopRequest()
     stop.request()
     config = make_config(env_id="tests.envs:NanObservation-v0", env_kwargs={"at": 1})

@@ -24,7 +24,9 @@ def test_no_trial_is_planned_twice_and_every_age_meets_every_correction() -> Non
         assert met >= {(age, correction) for age in AGES if age for correction in CORRECTIONS}
 
 
-def test_an_interrupted_study_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_study_continues_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A trial of one or two updates is all that is missing."""
     short = Trial("CartPole-v1", steps=2048, seed=2, age=1)
     monkeypatch.setattr(

@@ -104,7 +104,7 @@ class TestAutomatically:
         with pytest.raises(ConfigurationError, match="holds run named, not other"):
             automatically("--run-dir", "here", "--run", "other")
 
-    def test_a_finished_run_shows_its_end_and_a_larger_budget_goes_on(self, place: Path) -> None:
+    def test_a_finished_run_shows_its_summary_and_continues_with_a_larger_budget(self, place: Path) -> None:
         files = begun(place / "runs" / "CartPole-v1-s1", checkpoint=3)
         write_summary(files.path, make_summary(reason="total_steps", trained_steps=1010))
         assert automatically().summary == make_summary(reason="total_steps", trained_steps=1010)
@@ -122,7 +122,7 @@ class TestAutomatically:
         assert (automatically(*words).summary is not None) == is_finished
 
     @pytest.mark.parametrize("reason", ["stopped", "failed", "unsaved"])
-    def test_a_run_that_ended_otherwise_goes_on(self, place: Path, reason: str) -> None:
+    def test_a_run_that_ended_without_reaching_its_goal_continues(self, place: Path, reason: str) -> None:
         files = begun(place / "runs" / "CartPole-v1-s1", checkpoint=3)
         write_summary(files.path, make_summary(reason=reason, trained_steps=1010))
         assert (automatically().options.resume, automatically().summary) == ("last", None)

@@ -57,17 +57,17 @@ def test_nothing_is_advised_where_nothing_is_odd(serial: bool) -> None:
     assert advice(serial=serial, rollout_steps=4, ppo={"batch_steps": 512}) == []
 
 
-def test_a_staleness_limit_without_effect_is_said() -> None:
+def test_advice_names_a_staleness_limit_without_effect() -> None:
     (said,) = advice(lock_step=True, max_staleness=3)
     assert said == "--lock-step: all data has staleness 0, so --max-staleness 3 has no effect"
 
 
-def test_a_minibatch_larger_than_the_batch_is_said_to_be_the_only_one() -> None:
+def test_advice_says_that_a_minibatch_larger_than_the_batch_is_the_only_one() -> None:
     (said,) = advice(ppo={"batch_steps": 2048, "minibatch_size": 4096})
     assert said == "--ppo.minibatch-size 4096: an update has 2048 rows, so each pass is one minibatch"
 
 
-def test_rollouts_of_a_few_steps_are_said_with_what_to_set() -> None:
+def test_advice_for_rollouts_of_a_few_steps_names_the_setting() -> None:
     (said,) = advice(actors=64, envs_per_actor=8, max_staleness=8)
     assert said == (
         "rollouts have only 4 steps, as 512 environments share a batch of 2048: set --ppo.batch-steps 32768"

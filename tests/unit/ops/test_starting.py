@@ -140,7 +140,7 @@ def test_a_broken_reward_spoils_one_rollout_and_not_those_that_follow() -> None:
 
 
 # Known failure KF-OPS-01.
-def test_a_command_computes_in_one_thread_unless_it_is_told_otherwise() -> None:
+def test_a_command_computes_in_one_thread_unless_the_environment_says_otherwise() -> None:
     program = (
         "from ops import cli; cli.main(['plot', '/nowhere']); import torch; print(torch.get_num_threads())"
     )

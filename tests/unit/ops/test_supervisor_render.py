@@ -104,13 +104,13 @@ class TestActors:
         assert len({actor.stdout_logfile for actor in actors}) == count
         assert {actor.name for actor in actors} == {f"actor_{slot:03d}" for slot in range(count)}
 
-    def test_an_actor_is_told_its_run_and_slot_and_nothing_else(self, tmp_path: Path) -> None:
+    def test_an_actor_gets_its_run_and_slot_as_its_only_arguments(self, tmp_path: Path) -> None:
         actor = command(programs(make_plan(tmp_path))["actor_001"])
         assert actor == [PYTHON, "-P", "-m", "workers", "--run", "cartpole-1", "--slot", "1"]
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_each_service_is_told_a_history_file_of_its_own(tmp_path: Path, place: str) -> None:
+def test_each_service_gets_an_event_log_of_its_own(tmp_path: Path, place: str) -> None:
     plan = replace(make_plan(tmp_path, broker=None), event_log=tmp_path / place)
     files = {}
     for name, process in programs(plan).items():

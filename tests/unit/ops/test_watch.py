@@ -26,7 +26,7 @@ def test_a_run_that_has_trained_is_given_more_patience() -> None:
     assert starts_until_given_up(CrashLoopDetector(), update=7) == 11
 
 
-def test_a_process_that_goes_on_running_counts_once() -> None:
+def test_a_process_that_keeps_running_counts_as_one_start() -> None:
     restarts = CrashLoopDetector()
     assert not any(restarts.is_looping(process(pid=1), update=0) for _ in range(100))
 
@@ -44,7 +44,7 @@ def gave_up(name: str, exit_status: int = ExitStatus.GAVE_UP) -> ProcessState:
     return service(name, "EXITED", exit_status, pid=0)
 
 
-def test_a_run_goes_on_without_one_of_its_actors_and_says_so_once() -> None:
+def test_a_run_continues_without_one_of_its_actors_and_warns_once() -> None:
     losses, processes = Losses(), [gave_up("actor_000"), service("actor_001"), service("learner")]
     (said,) = losses.check(processes, 7, joined=[1])
     assert "continues although actor_000 has stopped for good (status 79)" in said
@@ -94,7 +94,7 @@ def test_a_run_needs_its_learner_and_its_broker(name: str, is_needed: bool) -> N
         assert len(losses.check(processes, 7, joined=[0])) == 1
 
 
-def test_deaths_of_an_actor_are_said_once_and_counted_in_the_summary() -> None:
+def test_deaths_of_an_actor_are_reported_once_and_counted_in_the_summary() -> None:
     losses = Losses()
     reports = [
         ActorReport(),

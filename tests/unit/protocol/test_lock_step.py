@@ -100,7 +100,7 @@ class TestBatch:
         arrival = headers((0, A, 7), (1, A, 1), (0, B, 1), (0, B, 2), (1, A, 2), (2, B, 4), (2, B, 5))
         assert batch_of(self.RULE, arrival)[:2] == [(0, B, 1), (0, B, 2)]
 
-    def test_the_elastic_rule_refuses_nobody_and_keeps_the_order_of_arrival(self) -> None:
+    def test_the_elastic_rule_refuses_no_actor_and_keeps_the_order_of_arrival(self) -> None:
         rule = ElasticBatch(batch_steps=24, planned_rows=8)
         gathered = headers((2, A, 1), (0, A, 1), (1000, A, 1))
         assert [rule.missing(gathered[:n]) for n in range(4)] == [3, 2, 1, 0]

@@ -77,7 +77,7 @@ def test_a_lock_step_run_has_the_same_numbers_in_one_process_and_as_a_fleet(seri
     assert (numbers.update_epochs, numbers.expected_staleness, numbers.backlog_high) == (10, 0, 3)
 
 
-def test_a_run_keeps_rollout_length_and_passes_whatever_goes_on_with_it() -> None:
+def test_a_run_keeps_rollout_length_and_passes_under_any_command_that_resumes_it() -> None:
     """Ten passes where the serial baseline began, also when a fleet goes on."""
     config = make_config(env_id="CartPole-v1")
     used = as_used(config, derive(config, SPACES, serial=True))
@@ -213,7 +213,7 @@ def test_a_smaller_fleet_than_planned_keeps_the_length() -> None:
     assert [planned.pace(actors).rollout_steps for actors in (1, 3, 4, 5)] == [64, 64, 64, 51]
 
 
-def test_a_run_of_one_actor_goes_on_with_nine_that_sample_a_ninth_each() -> None:
+def test_a_run_of_one_actor_continues_with_nine_that_sample_a_ninth_each() -> None:
     config = make_config(actors=9, envs_per_actor=8, rollout_steps=256, ppo={"batch_steps": 2048})
     with pytest.raises(ConfigurationError, match="set max_staleness to 9"):
         derive(config, SPACES)

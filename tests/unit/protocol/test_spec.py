@@ -275,7 +275,7 @@ def test_a_learner_describes_what_its_configuration_says() -> None:
     assert description.join == JoinSettings(9, 3, "async", 5, 2.0, 0.1, 600.0)
 
 
-def test_how_long_building_is_tried_again_is_said_to_actors_and_30_s_where_a_learner_does_not_say() -> None:
+def test_the_spec_says_how_long_actors_retry_building_and_defaults_to_30_s() -> None:
     config = make_config(env_id="Lander-v0", env_retry_s=5)
     spaces = EnvironmentSpaces(ObservationSpec.vector(4, "float64"), discrete(2))
     description = describe_run(config, spaces, rollout_steps=64)

@@ -169,7 +169,7 @@ def test_a_state_that_is_not_finite_is_refused(place: tuple[int, int]) -> None:
     assert str(refusal(rollout)) == "nonfinite: memory"
 
 
-def test_frames_that_nobody_asked_for_are_refused() -> None:
+def test_more_frames_than_the_spec_says_are_refused() -> None:
     rollout = good()
     error = refusal(replace(rollout, frames_before=np.repeat(rollout.frames_before, 2, axis=1)))
     assert error.reason == "shape"

@@ -146,7 +146,7 @@ def test_a_fault_in_native_code_leaves_its_traceback(tmp_path: Path) -> None:
         assert "in main" in said
 
 
-def test_closing_has_a_limit_and_the_error_before_it_is_told(tmp_path: Path) -> None:
+def test_closing_has_a_limit_and_an_earlier_error_is_reported(tmp_path: Path) -> None:
     code = """
 try:
     raise EnvironmentBrokenError("no licence")

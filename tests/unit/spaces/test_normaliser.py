@@ -90,7 +90,7 @@ def test_running_discounted_returns_worked_by_hand() -> None:
     assert after.tolist() == [1, 1]
 
 
-def test_the_running_return_goes_on_from_one_rollout_to_the_next() -> None:
+def test_the_running_return_continues_from_one_rollout_to_the_next() -> None:
     rng = np.random.default_rng(0)
     rewards = rng.standard_normal((6, 2)).astype(np.float32)
     ends = rng.random((6, 2)) < 0.3

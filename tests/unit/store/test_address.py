@@ -42,7 +42,7 @@ class TestSentinel:
         with pytest.raises(ConfigurationError, match="bad Redis URL"):
             read_address(url)
 
-    def test_an_option_that_nobody_has_is_refused(self) -> None:
+    def test_an_unknown_option_is_refused(self) -> None:
         with pytest.raises(ConfigurationError, match="colour"):
             read_address("sentinel://one/mymaster?colour=blue")
 

@@ -37,7 +37,7 @@ def test_an_error_has_a_cause_and_a_remedy(what: str, error: str, hint: str) -> 
     assert found.remedy in described(what, error)
 
 
-def test_what_is_not_known_is_told_as_it_is() -> None:
+def test_an_unknown_error_is_reported_unchanged() -> None:
     assert explain("look", "something new") is None
     assert described("look", "something new") == "something new"
 
@@ -71,7 +71,7 @@ class TestRecurrence:
         recurrence.met("look", RuntimeError("another"))
         assert recurrence.text == ""
 
-    def test_once_it_is_over_nothing_is_told(self, clock: list[float]) -> None:
+    def test_an_error_that_is_over_is_no_longer_reported(self, clock: list[float]) -> None:
         recurrence = Recurrence()
         recurrence.met("look", RuntimeError("one"))
         clock[0] += 11

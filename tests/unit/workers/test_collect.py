@@ -74,7 +74,7 @@ def test_shorter_rollouts_hold_what_longer_ones_would(mode: AutoresetMode) -> No
     )
 
 
-def test_a_running_rollout_ends_where_it_is_told_to() -> None:
+def test_a_running_rollout_ends_at_the_requested_step() -> None:
     spec = make_spec(rollout_steps=12)
     environments = make_environments(TERMINATING, LENGTHS)
     collector = make_collector(environments, spec)

@@ -43,7 +43,7 @@ def episodes_of(rollouts: Iterator[Rollout]) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_each_ended_episode_has_what_its_last_info_said(mode: AutoresetMode) -> None:
+def test_each_ended_episode_has_the_numbers_of_its_last_info(mode: AutoresetMode) -> None:
     """Two environments in step: episode k of both ends at the same time."""
     collector = make_collector(make_environments(REPORTING, ({}, {}), mode), SPEC)
     episodes = episodes_of(rollouts_of(collector, 5))
@@ -60,7 +60,7 @@ def test_whole_numbers_and_fractions_of_copies_are_not_rounded(vectorization: st
     assert episodes == [wanted(k) for k in (0, 0, 1, 1, 2, 2, 3, 3, 4, 4)]
 
 
-def test_hostile_names_are_counted_and_the_rollout_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_hostile_names_are_counted_and_the_rollout_continues(caplog: pytest.LogCaptureFixture) -> None:
     collector = make_collector(make_environments(REPORTING, ({"hostile": True},)), SPEC)
     with caplog.at_level(logging.WARNING):
         episodes = episodes_of(rollouts_of(collector, 2))
@@ -124,7 +124,7 @@ class TestProgress:
             "rare": np.mean(rare),
         }
 
-    def test_a_resumed_run_goes_on_with_its_window(self) -> None:
+    def test_a_resumed_run_continues_with_its_window(self) -> None:
         progress = Progress()
         progress.add_update(1, [0], [4.0] * 7, [wanted(k) for k in range(7)])
         again = Progress.from_dict(progress.to_dict())

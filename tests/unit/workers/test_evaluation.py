@@ -221,7 +221,7 @@ def test_how_many_copies_there_are_follows_from_what_one_costs(
     assert choose(cost, 2, environments, cores).count == min(2, chosen.count)
 
 
-def test_a_step_that_sleeps_is_told_from_one_that_computes() -> None:
+def test_a_step_that_sleeps_is_distinguished_from_one_that_computes() -> None:
     def cost_of(env_id: str, **kwargs: Any) -> StepCost:
         environments = make_environments(env_id, [kwargs])
         return measure(environments, make_policy(make_spec(env_id=env_id)), StopRequest())

@@ -95,7 +95,7 @@ def test_a_first_process_says_nothing() -> None:
     assert pause(Deaths(), StopRequest()) == ([], [])
 
 
-def test_a_death_is_told_and_the_pause_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_death_is_reported_and_the_pause_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     now, slept = [100.0], list[float]()
 
     def sleep(_stop: StopRequest, seconds: float) -> None:

@@ -95,7 +95,7 @@ def test_a_step_is_measured_once(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.text.count("stepping 2 environments") == 1
 
 
-def test_where_processes_cannot_be_had_auto_goes_on_without(
+def test_where_processes_cannot_start_auto_continues_without_them(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused(*_: object, **__: object) -> None:

@@ -44,7 +44,7 @@ class TestFencing:
         assert integer(client.xlen(keys.rollouts)) == 1
         assert overtaken.bookkeeper.ledger_audit.ledger.settled == 0
 
-    def test_it_cannot_renew_and_is_told_who_leads(self, overtaken: Leadership) -> None:
+    def test_it_cannot_renew_and_its_error_names_the_leader(self, overtaken: Leadership) -> None:
         with pytest.raises(FencedError, match="successor"):
             overtaken.lease.renew()
 

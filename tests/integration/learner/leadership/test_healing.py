@@ -135,7 +135,7 @@ def test_a_version_that_is_no_count_is_put_right(run: Run, value: str) -> None:
     assert version_of(run.client, run.keys) == before + 1
 
 
-def test_a_lease_that_never_runs_out_is_nobodys(run: Run, stop: StopRequest) -> None:
+def test_a_lease_without_an_expiry_belongs_to_no_learner(run: Run, stop: StopRequest) -> None:
     before = version_of(run.client, run.keys)
     run.client.set(run.keys.lease, "somebody")
     run.tick_twice()

@@ -87,7 +87,7 @@ def test_what_the_learner_has_in_hand_is_not_dropped(
     assert imbalance(client, keys) == 0
 
 
-def test_large_rollouts_of_actors_that_heed_the_mark_are_not_dropped(
+def test_large_rollouts_of_actors_that_respect_the_backlog_limit_are_not_dropped(
     client: Client, keys: RunKeys, leadership: Leadership
 ) -> None:
     """Two rollouts of 40 MiB: above the limit in bytes, but no more of them than the mark allows."""

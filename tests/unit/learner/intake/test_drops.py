@@ -61,7 +61,7 @@ def test_more_than_five_per_cent_of_a_run_are_an_alarm(
     assert text.startswith(alarm) if alarm else text == ""
 
 
-def test_nothing_is_said_in_the_first_half_minute(times: Time) -> None:
+def test_there_is_no_warning_in_the_first_half_minute(times: Time) -> None:
     assert judged(times, 29, {"0": [None, 0]}).text == ""
 
 

@@ -59,7 +59,7 @@ def test_a_damaged_file_is_passed_over_with_a_warning(
     assert "unreadable" in caplog.text
 
 
-def test_a_disk_that_refuses_is_reported_and_keeps_nobody_from_publishing(
+def test_a_disk_that_refuses_is_reported_and_does_not_prevent_publishing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     reserved = ReservedVersions(tmp_path / "missing" / "used.json")

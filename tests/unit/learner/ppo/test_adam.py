@@ -61,7 +61,7 @@ def test_a_parameter_without_a_gradient_keeps_its_value_and_has_no_state() -> No
 
 
 @pytest.mark.parametrize("ours_first", [True, False])
-def test_each_goes_on_from_the_state_of_the_other(ours_first: bool) -> None:
+def test_each_adam_continues_from_the_state_of_the_other(ours_first: bool) -> None:
     first, straight = network(0), network(0)
     kinds = (_ours, _torchs)
     before, after = kinds if ours_first else kinds[::-1]

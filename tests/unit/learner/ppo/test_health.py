@@ -214,7 +214,7 @@ class TestLog:
         assert nothing.startswith("nothing is learnt: all gradient steps of 10 updates")
         assert nothing.endswith("(12 updates from 1 to 12)")
 
-    def test_a_warning_stays_when_its_sign_has_gone_and_goes_on_counting(
+    def test_a_warning_stays_after_its_sign_ends_and_keeps_counting(
         self, health: HealthLog, warnings: RunWarnings
     ) -> None:
         leap = replace(HEALTHY, approx_kl=5.2)

@@ -114,7 +114,7 @@ def test_minibatches_whose_gradient_is_not_finite_are_skipped(by_hand: bool) -> 
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["hand, then autograd", "autograd, then hand"])
-def test_a_checkpoint_of_either_goes_on_with_the_other(first: bool) -> None:
+def test_training_continues_from_a_checkpoint_of_the_other_kind_of_steps(first: bool) -> None:
     spec = make_spec(action=ACTIONS["Tuple"], rollout_steps=16)
     straight, begun = make_updates(spec, by_hand=first), make_updates(spec, by_hand=first)
     gone_on = make_updates(spec, by_hand=not first, seed=5)
