@@ -1,4 +1,4 @@
-"""What an operator runs: commands, the fleet they start, screens, the serial baseline, benchmarks.
+"""The operator's side: commands, the fleet that they start, screens, the serial baseline and benchmarks.
 
-Nothing else imports from here.
+No other package imports from here.
 """

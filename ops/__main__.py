@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 if not sys.flags.safe_path and Path(sys.path[0]).resolve() != Path(__file__).resolve().parents[1]:
-    # The working directory, where Python looks first: a `workers.py` of the user's would be taken for ours.
+    # Python searches the working directory first, and would import the user's `workers.py` instead of ours.
     del sys.path[0]
 
 from ops.cli import main

@@ -103,7 +103,7 @@ def read_options(kind: type[T], argv: Sequence[str] | None, prog: str) -> T:
 
 
 def read_options_of_run(kind: type[T], argv: Sequence[str] | None, prog: str, file: Path) -> T:
-    """Parse a command line on top of a run's own configuration; what its --config file says lies between.
+    """Parse a command line on top of its --config file, and that on top of the run's own configuration.
 
     Raises:
         ConfigurationError: as `read_options` does.
@@ -127,7 +127,7 @@ def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 
 
 def _spelled_out(given: Sequence[str], prog: str) -> list[str]:
-    """The words, with a value behind each --resume, which may stand alone or before `auto`."""
+    """The words with a value behind each --resume: the user may write `--resume` or `--resume auto`."""
     words: list[str] = []
     for word, following in itertools.zip_longest(given, given[1:]):
         flag, equals, value = word.partition("=")
@@ -141,10 +141,10 @@ def _spelled_out(given: Sequence[str], prog: str) -> list[str]:
 
 
 def _refuse_swallowed(words: Sequence[str], options: Sequence[Option], prog: str) -> None:
-    """Where no environment is named, a flag that takes many values may have taken it for one of them.
+    """Refuse a command line without an environment if a flag with many values may have taken it as a value.
 
     Raises:
-        ConfigurationError: so it may be; says where ENV belongs.
+        ConfigurationError: says where ENV belongs.
     """
     placed, given = values_by_option(words, options)
     if placed or asks_for_help(words):

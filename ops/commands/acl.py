@@ -1,4 +1,4 @@
-"""`dppo-redis acl`: Redis users, one per role, and the credentials that each process finds by its role."""
+"""`dppo-redis acl`: makes one Redis user per role, and the credentials file of each role."""
 
 import secrets
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def make_users(directory: Path, run: str | None) -> None:
 
 
 def _credentials(file: Path, name: str) -> tuple[str, str]:
-    """User and password in a file; made where there is none."""
+    """Read user and password from a file, created if missing."""
     if not file.exists():
         file.touch(mode=0o600)
         file.write_text(f"{name}:{secrets.token_urlsafe(_PASSWORD_BYTES)}\n")

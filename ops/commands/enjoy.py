@@ -1,4 +1,4 @@
-"""`dppo-redis enjoy`: watch what a run has learnt, in a window or as a video."""
+"""`dppo-redis enjoy`: shows a run's policy playing, in a window or as a video."""
 
 import os
 import sys
@@ -68,14 +68,14 @@ class Clock:
         self._next = time.monotonic()
 
     def tick(self) -> None:
-        """Wait for the next step's turn; what is late is not caught up."""
+        """Wait until the next step is due. A late step does not shorten later waits."""
         self._next = max(self._next + self._period_s, time.monotonic() - self._period_s)
         self._stop.sleep(self._next - time.monotonic())
 
 
 @dataclass
 class Show:
-    """One environment, its player, and where it is seen."""
+    """One environment, its player, and the window or video that shows it."""
 
     env: gymnasium.Env[Any, Any]
     player: Player
@@ -85,7 +85,7 @@ class Show:
     calls: CallClock
 
     def play(self, seed: int) -> tuple[float, int] | None:
-        """One episode: its return and length; None if a stop was asked for meanwhile.
+        """Play one episode: its return and length; None if a stop was requested meanwhile.
 
         Raises:
             EnvironmentBrokenError: the environment raised.
@@ -108,7 +108,7 @@ class Show:
         return total, length
 
     def _show(self) -> None:
-        """A window is drawn by the environment itself."""
+        """Add the picture to the video, or check the window, which the environment draws itself."""
         if self.video is not None:
             with _user_errors("render", self.calls):
                 frame = self.env.render()
@@ -167,7 +167,7 @@ def _show(loaded: LoadedPolicy, options: EnjoyOptions, stop: StopRequest, calls:
 
 
 def _play_all(show: Show, options: EnjoyOptions) -> None:
-    """Play the episodes and say how each one went."""
+    """Play the episodes and print the result of each."""
     for number, seed in enumerate(evaluation_seeds(options.seed, NO_VERSION, options.episodes), start=1):
         try:
             played = show.play(seed)
@@ -191,10 +191,10 @@ def _check_options(options: EnjoyOptions) -> None:
 
 
 def _check_rendering(source: EnvironmentSource, *, filming: bool) -> float:
-    """Steps per second as the environment would be shown.
+    """The steps per second at which the environment is shown.
 
     Raises:
-        ConfigurationError: it does not draw itself in the way that is needed.
+        ConfigurationError: the environment lacks the render mode that is needed.
     """
     with closing_quietly(make_single(source)) as env:
         modes = env.metadata.get("render_modes") or []
@@ -238,21 +238,21 @@ def _timed(calls: CallClock) -> Iterator[None]:
 
 @contextmanager
 def _user_errors(what: str, calls: CallClock) -> Iterator[None]:
-    """Raise any error of the environment as an error of ours."""
+    """Raise any error of the environment as an error of this package."""
     try:
         with _timed(calls):
             yield
     except gymnasium.error.DependencyNotInstalled as error:
         raise ConfigurationError(f"the environment cannot draw itself: {first_line(error)}") from error
-    except Exception as error:  # code of the user's: anything may come out of it
+    except Exception as error:  # the user's code may raise anything
         raise EnvironmentBrokenError(f"{what} raised {type(error).__name__}: {first_line(error)}") from error
 
 
 def _look_at_window(env: gymnasium.Env[Any, Any]) -> None:
-    """Environments that draw with pygame do not look whether their window was closed; MuJoCo's look too late.
+    """Check whether the user closed the window: pygame environments do not check it, MuJoCo's check too late.
 
     Raises:
-        WindowClosedError: it was.
+        WindowClosedError: the user closed it.
     """
     pygame, glfw = sys.modules.get("pygame"), sys.modules.get("glfw")
     closed = pygame is not None and pygame.display.get_init() and bool(pygame.event.get(pygame.QUIT))

@@ -1,4 +1,4 @@
-"""`dppo-redis evaluate`: how good is what a run has learnt? Needs only its directory."""
+"""`dppo-redis evaluate`: measures the mean return of a run's policy. Needs only the run's directory."""
 
 import json
 from collections.abc import Sequence
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def play(loaded: LoadedPolicy, options: EvaluateOptions, stop: StopRequest) -> Evaluation:
-    """Episodes that are the same for every policy, and none of those on which the best one was chosen.
+    """Play episodes that are the same for every policy, and were not used to choose the best policy.
 
     Raises:
         StoppedError: a stop was requested meanwhile.

@@ -1,4 +1,4 @@
-"""`dppo-redis export`: what a run has learnt, in files that need neither this package nor Redis."""
+"""`dppo-redis export`: writes a run's policy into files that need neither this package nor Redis."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -93,9 +93,9 @@ def _wants_graph(asked: str) -> bool:
 
 
 def add_graph(target: Path, loaded: LoadedPolicy, extra: dict[str, Any], *, wanted: bool) -> None:
-    """Write the graph, if one is wanted, and its entry in the description; that of an earlier export goes.
+    """Write the graph, if wanted, and its entry in the description; remove the graph of an earlier export.
 
-    It is whole before anything of an earlier export is touched: not every network can be written so.
+    The graph is complete before an earlier export is changed, since some networks cannot be written as one.
 
     Raises:
         ConfigurationError: the export cannot be written.

@@ -1,7 +1,8 @@
-"""`dppo-redis plot RUN_DIR ...`: return against steps of several runs; what holds none is named and left out.
+"""`dppo-redis plot RUN_DIR ...`: draws return against steps of several runs.
 
 Runs that differ only in their seed, and were sampled alike, are drawn as one mean and a band. Returns of
-different environments cannot be compared, so that each has a panel. A label says what differs in a panel.
+different environments cannot be compared, so each environment has its panel. The labels in a panel name the
+settings that differ. The command names directories without a run and leaves them out.
 """
 
 import sys
@@ -66,10 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_panels(directories: Sequence[Path]) -> Panels:
-    """The curves by environment, then by what is special about their setting; each directory counts once.
+    """The curves by environment, then by the settings that differ; each directory counts once.
 
-    Runs of one setting that have no step in common have no mean: each is a line of its own. What cannot be
-    drawn is named on standard error and left out.
+    Runs of one setting without a common step have no mean: each is a line of its own. Directories that cannot
+    be drawn are named on standard error and left out.
 
     Raises:
         ConfigurationError: nothing can be drawn.

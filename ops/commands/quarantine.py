@@ -1,4 +1,4 @@
-"""`dppo-redis quarantine`: what the learner refused as broken, why, and how it begins."""
+"""`dppo-redis quarantine`: lists entries that the learner refused as broken, with reason and first bytes."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""`dppo-redis serial`: one process, no Redis, the same collector and update."""
+"""`dppo-redis serial`: trains in one process without Redis, with a fleet's collector and update."""
 
 import json
 import logging
@@ -36,7 +36,7 @@ from ops.serial import Serial, make_serial
 from workers.watchdog import Watchdog
 
 _LINE_PERIOD_S = 2.0
-_ONE_PROCESS = "one process, age "  # as a directory says who sampled
+_ONE_PROCESS = "one process, age "  # the `sampling` entry of a run directory
 _log = logging.getLogger("dppo")
 
 
@@ -103,10 +103,10 @@ def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
 
 
 def _age_to_resume(directory: RunDirectory, age: int) -> int:
-    """The age that a run was sampled with, which it keeps.
+    """The age with which a resumed run was sampled.
 
     Raises:
-        ConfigurationError: another one is asked for, or a fleet sampled it.
+        ConfigurationError: the user asks for another age, or a fleet sampled the run.
     """
     sampling = sampling_in(directory.path)
     before = sampling.removeprefix(_ONE_PROCESS)
@@ -124,7 +124,7 @@ def _age_to_resume(directory: RunDirectory, age: int) -> int:
 
 @dataclass(frozen=True)
 class _Ending:
-    """The last files and the last words of a serial run."""
+    """Ends a serial run: writes its last files and prints its summary."""
 
     serial: Serial
     directory: RunDirectory
@@ -132,7 +132,7 @@ class _Ending:
     as_json: bool
 
     def conclude(self, failure: DppoError | None) -> int:
-        """Save and tell, close the environments; the exit status."""
+        """Save and report, then close the environments; returns the exit status."""
         status = self._save_and_report(failure)
         user_code.announce_end(status)  # closing has as long as the guard then gives it
         self.serial.evaluations.close()
@@ -142,7 +142,7 @@ class _Ending:
         return status
 
     def from_watchdog(self, reason: str | None) -> None:
-        """Before the watchdog ends this process: the main thread is in a call of the environment."""
+        """Save before the watchdog ends this process; the main thread is in a call of the environment."""
         self.serial.stop.request()  # should that call return after all
         failure = None if reason is None else EnvironmentBrokenError(reason)
         try:
@@ -170,7 +170,7 @@ class _Ending:
 
 
 class FirstRollouts:
-    """Says how far the rollouts of the first update are, where they take long. For the watchdog's thread."""
+    """Prints the progress of the first update's rollouts if they take long. For the watchdog's thread."""
 
     def __init__(self, serial: Serial, rollout_steps: int) -> None:
         self._serial = serial
@@ -179,7 +179,7 @@ class FirstRollouts:
         self._next = time.monotonic() + _LINE_PERIOD_S
 
     def show(self) -> None:
-        """One line, every other second until the first update."""
+        """Print one line every two seconds until the first update."""
         sampling, now = self._serial.sampling, time.monotonic()
         done = sampling.whole_rollouts * self._rollout_steps + sampling.steps_done()
         if done and self._began is None:

@@ -1,4 +1,4 @@
-"""`dppo-redis status`: what a run is doing."""
+"""`dppo-redis status`: shows the present status of a run."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""`dppo-redis train`: a whole fleet under supervisord, watched until the goal, then stopped cleanly."""
+"""`dppo-redis train`: starts a fleet under supervisord, watches it until the goal, then stops it in order."""
 
 import json
 import logging
@@ -73,7 +73,7 @@ def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
         check_limits(needs_of(config, has_server=url is None))
     planned = plan(config, spaces_of(config, stop), serial=False, goes_on=bool(options.resume))
     check_evaluation(config, planned.spaces, stop)
-    # Every refusal comes before the first thing is written or removed.
+    # All checks come before the command writes or removes anything.
     for path in (directory.path, Path.cwd(), Path(sys.executable), options.event_log):
         check_path(path)
     if url is not None and beginning.summary is None:
@@ -104,7 +104,7 @@ def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
 
 
 def _needs_a_try(planned: RunPlan) -> bool:
-    """Whether the network or the device might be one that the learner has to refuse."""
+    """Whether the learner might refuse the network or the device."""
     network, observation = planned.config.network, planned.spaces.observation
     inputs = planned.config.frame_stack * observation.size
     large = max(inputs, *network.hidden, network.memory_size) > 1024 or bool(observation.images)
@@ -124,10 +124,10 @@ def _check_before_start(planned: RunPlan, run_dir: Path) -> None:
 
 
 def check_resumed(directory: RunDirectory, planned: RunPlan, stop: StopRequest) -> None:
-    """What a checkpoint was made for cannot change in a resumed run.
+    """Refuse to resume a run with another spec than that of its checkpoints.
 
     Raises:
-        ConfigurationError: with what differs.
+        ConfigurationError: names the differences.
     """
     config, stored = planned.config, load_toml(directory.files.config)
     seen = planned.spaces

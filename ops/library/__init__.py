@@ -1,4 +1,4 @@
-"""What `dppo_redis.train` and `dppo_redis.load` do: a run in the background of a Python program, a policy.
+"""The code behind `dppo_redis.train` and `dppo_redis.load`: background runs and policies for Python programs.
 
-Nothing here prints, takes over a signal or starts a thread: the process belongs to the caller.
+This code does not print, handle signals or start threads, because the process belongs to the caller.
 """

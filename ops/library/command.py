@@ -1,7 +1,7 @@
-"""The `train` command in a process of its own, for the program that asked for it: it ends when that does.
+"""Runs the `train` command in a child process, which ends when the caller's program ends.
 
-The command has its own session and its own standard streams, so that signals, terminal and output of the
-caller are left alone. What it prints is kept in files without a name, which go with the processes.
+The command has its own session and its own standard streams, so it does not affect the caller's signals,
+terminal and output. Its output goes to files without a name, which disappear with the processes.
 """
 
 import os
@@ -40,7 +40,7 @@ _REFUSALS: dict[int, type[DppoError]] = {
 
 
 class Command:
-    """One `dppo-redis` command that was started by this process, and what it said."""
+    """One `dppo-redis` command that this process has started, and its output."""
 
     def __init__(self, words: Sequence[str], redis: str | None) -> None:
         """Start it. A Redis URL may hold a password, so it travels in the environment."""
@@ -56,22 +56,22 @@ class Command:
 
     @property
     def exit_status(self) -> int | None:
-        """None while it runs."""
+        """The exit status; None while the command runs."""
         return self._process.poll()
 
     @cached_property
     def _output(self) -> tuple[str, str]:
-        """The ends of standard output and standard error; only of a command that has ended."""
+        """The ends of standard output and standard error; valid after the command has ended."""
         with self._out, self._errors:
             return _tail(self._out), _tail(self._errors)
 
     def terminate(self) -> None:
-        """Ask it to stop everything in order."""
+        """Ask the command to stop everything in order."""
         if self.exit_status is None:
             self._process.terminate()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether it has ended, now or within `timeout_s`."""
+        """Wait for the command's end, at most `timeout_s`; returns whether it has ended."""
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -79,20 +79,20 @@ class Command:
         return bool(self._output)  # read now: the files are closed with it
 
     def refusal(self) -> DppoError:
-        """Why it ended before anything had begun, in its own words."""
+        """The error that ended the command before the run began, with the command's own message."""
         words = self._output[1].rpartition(f"\n{_PREFIX}")[2].removeprefix(_PREFIX).strip()
         kind = _REFUSALS.get(self._process.returncode, RunFailedError)
         return kind(words or f"the command ended with status {self._process.returncode} and said nothing")
 
     def summary(self) -> RunSummary | None:
-        """What it printed at its end; None where it could not."""
+        """The summary that the command printed at its end; None if it printed none."""
         lines = self._output[0].splitlines()
         with suppress(ValueError):
             return from_json(RunSummary, lines[-1]) if lines else None
         return None
 
     def last_lines(self) -> str:
-        """The end of what it said."""
+        """The last lines of standard error."""
         return "\n".join(self._output[1].strip().splitlines()[-_LINES:])
 
 
@@ -107,7 +107,7 @@ def _tail(file: IO[bytes]) -> str:
 
 
 def _environment(redis: str | None) -> dict[str, str]:
-    """That of the caller's process; it finds modules where the caller finds them."""
+    """The caller's environment variables, with a module path that finds the caller's modules."""
     paths = [str(_PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")]), *_own_paths()]
     environment = {name: value for name, value in os.environ.items() if name != PARENT_PID_VARIABLE}
     environment |= {OWNER_PID_VARIABLE: str(os.getpid()), "PYTHONPATH": os.pathsep.join(paths)}
@@ -115,7 +115,7 @@ def _environment(redis: str | None) -> dict[str, str]:
 
 
 def _own_paths() -> list[str]:
-    """Directories in which the caller looks for modules: its script's, and those that it has added."""
+    """The caller's own module directories: that of its script, and those that it has added."""
     roots = [Path(sys.base_prefix).resolve() / "lib", Path(sys.prefix).resolve() / "lib"]
     found = [Path(path).absolute() for path in sys.path if path and Path(path).is_dir()]
     return [

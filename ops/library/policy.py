@@ -1,4 +1,4 @@
-"""A trained policy for Python programs: found by any path that a run or an export left, and acting."""
+"""Loads a trained policy from any path of a run or an export, for Python programs that play with it."""
 
 from pathlib import Path
 from typing import Any

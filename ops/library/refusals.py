@@ -1,4 +1,4 @@
-"""Refuses environments that only the caller's process knows: each process of a run builds its own copies."""
+"""Refuses environments that only the caller's process can build: each process of a run builds its own."""
 
 import functools
 import sys
@@ -11,7 +11,7 @@ _MAIN = "__main__"
 
 
 def check_environment(env: object) -> None:
-    """Refuse what is no environment's id.
+    """Refuse a value that is not an environment's id.
 
     Raises:
         ConfigurationError: a class, a function or an instance, by its name, with what to do.
@@ -35,7 +35,7 @@ def check_environment(env: object) -> None:
 
 
 def _id_of(env: object, home: str) -> str | None:
-    """The id under which this process knows an environment, or what builds it."""
+    """The id under which this process has registered an environment or its builder."""
     env_id = getattr(getattr(env, "spec", None) or env, "id", None)
     if isinstance(env_id, str):
         return env_id

@@ -1,6 +1,6 @@
-"""What a program asks of `train`: keyword arguments to a configuration, and to a command line with a file.
+"""Turns the keyword arguments of `dppo_redis.train` into a configuration, its file and a command line.
 
-The configuration is the command's own `RunConfig`, so that a mistake is refused in the same words.
+The configuration is the command's own `RunConfig`, so a mistake gets the same error message.
 """
 
 import os
@@ -25,10 +25,10 @@ Resume = bool | Literal["auto"]
 
 @dataclass(frozen=True)
 class Request:
-    """A run that was asked for; nothing of it has begun."""
+    """A checked request for a run, before anything has started."""
 
-    config: RunConfig  # what was said; of a resumed run the rest lies in its directory
-    settings: Mapping[str, Any]  # the same as TOML values, without what was not said
+    config: RunConfig  # the caller's settings; the other settings of a resumed run lie in its directory
+    settings: Mapping[str, Any]  # the caller's settings as TOML values, without defaults
     directory: RunDirectory
     redis: str | None
     resume: Resume
@@ -59,7 +59,7 @@ def make_request(
     overwrite: bool,
     event_log: Path | str | None,
 ) -> Request:
-    """Check what was asked for, as far as that can be done without looking at the environment.
+    """Check the caller's arguments without making the environment.
 
     Raises:
         ConfigurationError: an unknown setting, a value out of range, an environment that only this process

@@ -28,7 +28,7 @@ from ops.library.request import Request
 from ops.library.run_state import status_of_beginning, status_of_end
 
 _POLL_S = 0.05
-_STOP_WAIT_S = 90.0  # at the interpreter's exit; longer than the longest save we allow
+_STOP_WAIT_S = 90.0  # at the interpreter's exit; longer than the longest allowed save
 _FAILED = "failed"
 
 
@@ -159,7 +159,7 @@ class Run:
         return self._client[1]
 
 
-_living: set[Run] = set()  # kept here, so that a run lives on whose object nobody has kept
+_living: set[Run] = set()  # holds references, so that a run continues if the caller drops its object
 
 
 def start(request: Request) -> Run:

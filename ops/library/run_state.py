@@ -1,4 +1,4 @@
-"""A run's status before its first report and after its end, in the values that a living one reports. Pure."""
+"""Builds a run's status before its first report and after its end, in a running one's values. Pure."""
 
 from dataclasses import replace
 
@@ -19,13 +19,13 @@ FINISHED = "finished"
 
 
 def status_of_beginning(run: str, total_steps: int, target_return: float | None) -> RunStatus:
-    """Of a run whose learner has not said anything yet."""
+    """The status of a run whose learner has not reported yet."""
     learner = replace(from_fields(LearnerStatus, {}), budget_steps=total_steps, target_return=target_return)
     return RunStatus(run, _texts(learner), Control(RUN, "", None), Ledger(), None, {}, None)
 
 
 def status_of_end(last: RunStatus, summary: RunSummary | None) -> RunStatus:
-    """Of a run that has ended: its last report, brought up to date with its summary; None: it left none."""
+    """The status of an ended run: its last report, updated from its summary; `summary` None: it left none."""
     control = Control(STOP, "failed", last.control.target_step)
     learner = replace(last.learner, state=FINISHED)
     ended = replace(last, control=control, actor_fields={}, age_s=None)

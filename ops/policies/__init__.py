@@ -1,4 +1,4 @@
-"""What the commands do with a learnt policy: load it, film it, write it as a graph.
+"""Loads a trained policy, films it, and writes it as a graph, for the commands.
 
 No training, no Redis.
 """

@@ -1,4 +1,4 @@
-"""The ends of a policy's graph in torch: from an environment's observation, and to its action."""
+"""The first and last layers of a policy's graph in torch: observation encoding and greedy actions."""
 
 import itertools
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from ops.policies.graph_ports import torch_type
 
 
 class ObservationEncoder(nn.Module):
-    """Parts of an observation by name, [B, (k,) *shape] each, to what a network reads.
+    """Encodes the parts of an observation, by name, [B, (k,) *shape] each, as a network's inputs.
 
     The same numbers as `features`, `images` and `mask` of `dppo_redis.spaces.features` give.
     """
@@ -35,7 +35,7 @@ class ObservationEncoder(nn.Module):
         }
 
     def forward(self, fields: dict[str, Tensor]) -> Inputs:
-        """What the network reads, `vector` [B, F] and images [B, k C, H, W], from parts [B, (k,) *shape]."""
+        """The network's inputs, `vector` [B, F] and images [B, k C, H, W], from parts [B, (k,) *shape]."""
         some = next(iter(fields.values()))
         parts = [self._encode(part, fields[part["name"]]) for part in self.numbers]
         rows = some.shape[0]

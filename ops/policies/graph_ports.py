@@ -1,4 +1,4 @@
-"""What goes into a policy's graph and what comes out of it: names, types and shapes, without the batch."""
+"""The inputs and outputs of a policy's graph: names, types and shapes, without the batch axis."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Intervals of a mean, by Student's t. The only user of mpmath, which comes with torch."""
+"""Confidence intervals of a mean, by Student's t. The only user of mpmath, which comes with torch."""
 
 import math
 
@@ -6,7 +6,7 @@ import mpmath
 
 
 def half_width(std: float, count: int) -> float | None:
-    """Of the 95 % interval of a mean, t s / sqrt(n - 1); None for one value, which has none.
+    """Half the width of a mean's 95 % interval, t s / sqrt(n - 1); None for a single value.
 
     `std` is the standard deviation s of the n values, with n below its root.
     """

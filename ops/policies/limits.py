@@ -1,4 +1,4 @@
-"""The limit of environments that a command steps in its own process."""
+"""Limits the time of environment calls in commands that step environments in their own process."""
 
 import sys
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ from workers.watchdog import CallClock, Watchdog
 
 @contextmanager
 def under_limit(join: JoinSettings, stop: StopRequest) -> Iterator[CallClock]:
-    """The clock to tell of each call; one that takes longer than the run's limit ends the process.
+    """Yield a clock that times each call. A call longer than the run's limit ends the process.
 
-    So does one that goes on when a stop is requested, with the status of that.
+    A call that does not return after a stop request also ends the process, with the stop's exit status.
     """
 
     def say(reason: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Which policy of a run a command plays: choosing and loading it. `evaluate`, `enjoy` and `export` alike."""
+"""Chooses and loads the policy of a run, for `evaluate`, `enjoy` and `export`."""
 
 import logging
 from dataclasses import dataclass
@@ -44,10 +44,10 @@ class LoadedPolicy:
 
 
 def check_playing(episodes: int, seed: int) -> None:
-    """Refuse episodes that cannot be played.
+    """Refuse a number of episodes or a seed that cannot be played.
 
     Raises:
-        ConfigurationError: with the knob.
+        ConfigurationError: names the option.
     """
     if episodes < 1:
         raise ConfigurationError(f"episodes: at least 1 (got {episodes})")
@@ -109,7 +109,7 @@ def _from_export(
 
 
 def _describe_export(spec: Spec, stop: StopRequest | None, *, to_play: bool) -> RunDescription:
-    """Its spec with the environment as it is installed here; all else as in a run with the defaults."""
+    """The export's spec with the environment installed here; other settings have a run's defaults."""
     config = RunConfig()
     if to_play:
         spaces = inspect_in_child(

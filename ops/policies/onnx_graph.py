@@ -46,7 +46,7 @@ class PolicyGraph(nn.Module):
         self.greedy = GreedyActions(layout_of(spec)["output"])
 
     def forward(self, tensors: list[Tensor]) -> tuple[Tensor, ...]:
-        """What `ActingPolicy.step` answers, [B, outputs] and with a memory [B, S]; then the greedy
+        """The results of `ActingPolicy.step`, [B, outputs] and with a memory [B, S]; then the greedy
         action, part by part, [B, *shape]."""
         fields = {port.field: tensor for port, tensor in zip(self.ports, tensors, strict=True) if port.field}
         inputs = self.encoder(fields)
@@ -102,7 +102,7 @@ def write_graph(file: Path, weights: Weights, spec: Spec) -> dict[str, Any]:
 
 
 def name_ports(program: Any, inputs: list[str], outputs: list[str]) -> None:
-    """Name what goes in and out. Names of an environment may be those of values inside, which then give way.
+    """Name the graph's inputs and outputs. Inner values that have one of these names are renamed.
 
     Raises:
         ValueError: the graph has other inputs or outputs.

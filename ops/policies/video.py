@@ -1,4 +1,4 @@
-"""Frames to a file: mp4 (H.264) or gif. The only user of imageio, which the extra `video` brings."""
+"""Writes frames to a video file: mp4 (H.264) or gif. The only user of imageio, from the extra `video`."""
 
 import importlib.util
 import itertools
@@ -13,7 +13,7 @@ from dppo_redis.spaces.observations import Array
 
 FORMATS = {".mp4": ("imageio", "imageio_ffmpeg"), ".gif": ("imageio",)}
 _GIF_TICK_MS = 10  # delays in a gif are multiples of it
-_GIF_SHORTEST_MS = 20  # players take shorter delays, none above all, for 100 ms
+_GIF_SHORTEST_MS = 20  # players show shorter delays, above all 0, as 100 ms
 _EVEN = 2  # H.264 wants even widths and heights; imageio's own default would scale to multiples of 16
 
 
@@ -81,10 +81,10 @@ def _gif_timing(fps: float) -> tuple[int, int]:
 
 
 def check_video(file: Path) -> None:
-    """Refuse what cannot become a video.
+    """Refuse a file name that cannot become a video.
 
     Raises:
-        ConfigurationError: says why.
+        ConfigurationError: names the reason.
     """
     needed = FORMATS.get(file.suffix)
     if needed is None:

@@ -1,4 +1,4 @@
-"""Which run a command is about: a directory, an export, or the name of a run in runs/."""
+"""Finds the run that a command names: a directory, an export, or the name of a run in runs/."""
 
 from pathlib import Path
 
@@ -8,10 +8,10 @@ from ops.fleet.run_directory import RUNS, runs_here
 
 
 def find_run_directory(placed: Path | None, run: str | None) -> Path:
-    """The directory that was meant: as it was typed, or runs/NAME where only that is there.
+    """The directory that the user named: the path as typed, or runs/NAME if only that exists.
 
     Raises:
-        ConfigurationError: none was named, or two; says which runs are here.
+        ConfigurationError: the user named none, or two; the message lists the runs in runs/.
     """
     if placed is not None and run is not None:
         raise ConfigurationError(f"RUN_DIR ({placed}) and --run {run}: name one of them")
@@ -22,10 +22,10 @@ def find_run_directory(placed: Path | None, run: str | None) -> Path:
 
 
 def find_run_directories(placed: tuple[Path, ...]) -> tuple[Path, ...]:
-    """The same for several; what is neither a directory nor a name here stays as it was typed.
+    """The directories that the user named. A word that is neither directory nor run name is kept as typed.
 
     Raises:
-        ConfigurationError: none was named.
+        ConfigurationError: the user named none.
     """
     if not placed:
         raise ConfigurationError(f"name at least one run: its directory, or its name{_here()}")
@@ -33,7 +33,7 @@ def find_run_directories(placed: tuple[Path, ...]) -> tuple[Path, ...]:
 
 
 def one_run_name(placed: str | None, run: str | None) -> str | None:
-    """A run's name, as a word or behind --run; None where there is neither.
+    """A run's name, given as a word or behind --run; None without either.
 
     Raises:
         ConfigurationError: two names.
@@ -47,7 +47,7 @@ def _by_name(path: Path) -> Path:
     """`runs/NAME` for NAME.
 
     Raises:
-        ConfigurationError: it is not there; says which runs are.
+        ConfigurationError: it does not exist; the message lists the runs in runs/.
     """
     if (RUNS / path).exists():
         return RUNS / path
