@@ -1,7 +1,8 @@
-"""Adam as `torch.optim.Adam` has it, bit for bit and in its checkpoints, without the object of that name.
+"""An Adam optimiser that equals `torch.optim.Adam` bit for bit and reads and writes its checkpoints.
 
-Building that one imports torch's compiler and a computer algebra system, for nothing that we use: 0.8 s of
-computing time and 100 MB, before the first update. Its arithmetic (`torch.optim.adam.adam`) does not.
+Creating `torch.optim.Adam` imports torch's compiler and a computer algebra system, which we do not use. This
+costs 0.8 s of computing time and 100 MB before the first update. The function `torch.optim.adam.adam`, which
+this module calls, imports neither.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +16,7 @@ _STATE = ("step", "exp_avg", "exp_avg_sq")  # torch's names for t, m and v
 
 
 class Adam:
-    """Moments and knobs for `parameters` (arXiv:1412.6980), which are all on one device.
+    """Adam (arXiv:1412.6980) with the moments and settings of `parameters`, which are all on one device.
 
     `state` and `param_groups` are named as in torch. A parameter has a state from its first step on.
     """
@@ -64,7 +65,7 @@ class Adam:
         return state
 
     def state_dict(self) -> dict[str, Any]:
-        """What torch's Adam would return: its own `load_state_dict` reads it."""
+        """The state as torch's Adam would return it; torch's `load_state_dict` reads it."""
         (group,) = self.param_groups
         places = {parameter: place for place, parameter in enumerate(self._parameters)}
         unused = {
@@ -89,7 +90,7 @@ class Adam:
         }
 
     def load_state_dict(self, values: dict[str, Any]) -> None:
-        """Copy what `state_dict`, or that of torch's Adam, returned.
+        """Copy a state that `state_dict`, or that of torch's Adam, returned.
 
         Raises:
             ValueError: it belongs to other parameters.

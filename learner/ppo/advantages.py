@@ -1,6 +1,6 @@
-"""What episode ends mean for a return: generalised advantage estimation. Pure numpy.
+"""Generalised advantage estimation, with the effect of episode ends on a return. Pure numpy.
 
-The only home of the rule (gymnasium's two flags): termination cuts the return; truncation
+Only this module knows the rule for gymnasium's two flags: termination cuts the return; truncation
 bootstraps from the true final observation; both at once is a termination; the cut at a rollout's
 end bootstraps from the observation after its last step.
 """

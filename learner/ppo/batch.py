@@ -1,7 +1,7 @@
-"""Whole rollouts side by side: [T, N] arrays of one update, and rows in minibatch order. Pure.
+"""Stacks rollouts into the [T, N] arrays of one update, and yields its rows in minibatches. Pure.
 
-Rollouts stack along the environments, whatever their N. Those of a batch have the same T but where the
-fleet has just changed: shorter ones end before the batch does, and what follows is not valid.
+Rollouts stack along the environments, and each may have its own N. They have the same T, unless the fleet has
+just changed. A shorter rollout is extended to the batch's T with rows that are not valid.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,16 +19,16 @@ from dppo_redis.protocol.rollout import LAYOUTS, Rollout
 
 @dataclass(frozen=True)
 class Batch(Rollout):
-    """The rollouts of one update as one that is as wide as all of them; copies.
+    """The rollouts of one update, copied side by side into one wide rollout.
 
-    Its episodes are in order of arrival: those of the first rollout, then those of the second ...
+    Its episodes are in order of arrival: first those of the first rollout, then those of the second ...
     """
 
     staleness: npt.NDArray[np.int64]  # [N], updates, of the rollout that each column came in
 
 
 def stack(rollouts: Sequence[Rollout], staleness: Sequence[int] | None = None) -> Batch:
-    """Copy rollouts, in the order given, into one batch; all of staleness 0 where none is given."""
+    """Copy rollouts, in the given order, into one batch; `staleness` None means 0 for all."""
     widths = [rollout.rewards.shape[1] for rollout in rollouts]
     steps = max(len(rollout.rewards) for rollout in rollouts)
     rollouts = [_extended(rollout, steps) for rollout in rollouts]
@@ -41,10 +41,10 @@ def stack(rollouts: Sequence[Rollout], staleness: Sequence[int] | None = None) -
 
 
 def _extended(rollout: Rollout, steps: int) -> Rollout:
-    """The same rollout with as many rows as others have; those beyond its own are not valid.
+    """The rollout extended to `steps` rows; the added rows are not valid.
 
-    Its last row is marked as truncated with the observation after it as the final one, since that is what
-    the cut at a rollout's end means for a return.
+    Its last row is marked as truncated, with the observation after it as the final one: a rollout's end has
+    this effect on a return.
     """
     own = len(rollout.rewards)
     if own == steps:
@@ -67,7 +67,7 @@ def _extended(rollout: Rollout, steps: int) -> Rollout:
 
 
 def _row_order(rollouts: Sequence[Rollout]) -> npt.NDArray[np.int64]:
-    """Each rollout's ended rows are in its own row order; the places of them all in the batch's."""
+    """The indices that bring all rollouts' ended rows, each in its rollout's row order, into the batch's."""
     offsets = np.cumsum([0] + [rollout.rewards.shape[1] for rollout in rollouts])
     steps, places = [], []
     for rollout, offset in zip(rollouts, offsets, strict=False):

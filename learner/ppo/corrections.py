@@ -1,4 +1,4 @@
-"""What is done about old data: whom PPO's ratio is taken against, and how much each row counts. Pure numpy.
+"""Corrections for old data: the reference policy of PPO's ratio, and the weight of each row. Pure numpy.
 
 Three policies meet in an update: mu, the behaviour policy, sampled a row `staleness` updates ago; pi_prox,
 the proximal one, is the learner's before the first step of the update; pi is the one being trained. Every
@@ -28,7 +28,7 @@ _RHO_BAR = _C_BAR = np.float32(1)  # of V-trace; IMPALA's, and everybody's
 
 @dataclass(frozen=True)
 class Estimates:
-    """What the surrogate and the value loss are made of; all [T, N]."""
+    """The inputs of the surrogate and the value loss; all [T, N]."""
 
     advantages: FloatArray
     returns: FloatArray  # targets of the critic
@@ -38,7 +38,7 @@ class Estimates:
 
 @dataclass(frozen=True)
 class Trajectories:
-    """What is known about a batch before the first gradient step; all [T, N]."""
+    """The values of a batch that are known before the first gradient step; all [T, N]."""
 
     rewards: FloatArray
     values: FloatArray

@@ -1,7 +1,7 @@
-"""How far the learner's policy has moved from those that sampled a batch, by staleness. Pure numpy.
+"""Measures how far the learner's policy has moved from those that sampled a batch, by staleness. Pure numpy.
 
-Measured before the first gradient step of an update, so it is what the age of the data does and
-nothing else. Fresh rows have ratio 1, KL 0 and effective share 1 but for rounding.
+It is measured before the first gradient step of an update, so it shows the effect of the data's age alone.
+Except for rounding, fresh rows have ratio 1, KL 0 and effective share 1.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Drift:
 
 
 def drift(log_ratios: FloatArray, clip_epsilon: float) -> Drift:
-    """Summarise log rho [B]; no rows have not drifted."""
+    """Summarise log rho [B]; without rows, return the values of no drift."""
     if not len(log_ratios):
         return Drift(rows=0, ratio=1.0, kl=0.0, clip_fraction=0.0, effective_share=1.0)
     exact = log_ratios.astype(np.float64)

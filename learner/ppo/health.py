@@ -1,7 +1,7 @@
-"""Signs of an unhealthy update, as one table of pure rules; learner and serial baseline alike.
+"""The rules that detect unhealthy updates, as one table, for learner and serial baseline. Pure.
 
-A rule looks at the reports of the last updates, newest last, and says what is wrong and what to do, or
-nothing. The limits lie where none of the recipes in ops/runs ever comes: see docs/decisions.md.
+A rule reads the reports of the last updates, newest last, and returns a text with the problem and its remedy,
+or None. No recipe in ops/runs ever reaches the limits: see docs/decisions.md.
 """
 
 import math
@@ -26,7 +26,7 @@ _HORIZONS_OF_AN_EPISODE = 5  # the reward five horizons ahead counts less than 1
 
 @dataclass(frozen=True)
 class HealthRule:
-    """One sign."""
+    """A rule for one sign of an unhealthy update."""
 
     kind: str
     window: int  # updates in a row that must show it
@@ -36,7 +36,7 @@ class HealthRule:
     is_lasting: bool = False  # follows from a setting: one line in the log is enough
 
     def judge(self, reports: Reports, spec: Spec) -> str | None:
-        """What is wrong, or None; `reports` are those of the last updates, newest last."""
+        """The problem as text, or None; `reports` are those of the last updates, newest last."""
         last = reports[-self.window :]
         if len(last) < self.window or not all(self.shows(report, spec) for report in last):
             return None
@@ -105,7 +105,7 @@ def _blind_critic(last: Reports) -> str:
 
 
 def _has_collapsed(report: UpdateReport, spec: Spec) -> bool:
-    """Where the entropy of choosing evenly is known: not with a mask, nor with both kinds of actions."""
+    """Whether the entropy is far below even choice. False with a mask or both kinds of actions."""
     action = spec.action
     if report.gradient_steps == 0 or any(field.kind == "mask" for field in spec.observation.fields):
         return False

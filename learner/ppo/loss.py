@@ -13,7 +13,7 @@ from learner.ppo.corrections import LOG_RATIO_LIMIT
 
 @dataclass(frozen=True)
 class Loss:
-    """One minibatch's loss and what is watched beside it; scalars."""
+    """One minibatch's loss and its diagnostics; scalars."""
 
     total: Tensor
     policy: Tensor

@@ -1,4 +1,4 @@
-"""From a batch to the rows that an update trains on: what the networks read, values, estimates.
+"""Computes from a batch the rows that an update trains on: network inputs, values and estimates.
 
 One pass over the whole batch, without gradients, before the first step of an update. A large batch goes
 through the networks in pieces; one of vectors, as most are, goes as a whole.
@@ -24,7 +24,7 @@ from learner.ppo.corrections import Trajectories, estimate, log_ratios
 
 @dataclass(frozen=True)
 class Prepared:
-    """What an update starts from."""
+    """The rows of an update, and the values for its drift."""
 
     rows: Rows
     log_ratios: FloatArray  # [B], of the valid rows: the learner's policy to the one that acted
@@ -39,7 +39,7 @@ def prepare(
     batch: Batch,
     device: torch.device,
 ) -> Prepared:
-    """Read a batch with the networks as they are, and estimate what is trained towards."""
+    """Run the present networks over a batch, and estimate its advantages and targets."""
 
     def read(frames: Array) -> Inputs:
         rows = frames if spec.frame_stack > 1 else frames[:, 0]
@@ -101,7 +101,7 @@ def _read(
         [model.values(_rows_of(bootstrap, part)).cpu().numpy() for part in pieces(len(bootstrap), row_bytes)]
     )
     known = values.cpu().numpy().reshape(t, n)
-    # A dummy row's action was the actor's alone: nothing is learnt from it.
+    # Dummy rows keep the actor's log-probability: the learner does not train on their actions.
     proximal = np.where(batch.valid, log_probs.cpu().numpy().reshape(t, n), batch.log_probs)
     return Trajectories(
         rewards=batch.rewards,

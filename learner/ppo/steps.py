@@ -1,6 +1,7 @@
-"""Gradient steps over the rows of an update: what they report, and those that autograd makes.
+"""Makes the gradient steps of an update with autograd, and defines what all kinds of steps report.
 
-`plain/steps.py` has the same for plain networks, by hand. `update.py` asks for either pass by pass.
+`plain/steps.py` makes the same steps for plain networks without autograd. `update.py` calls one or the other,
+pass by pass.
 """
 
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Tally:
-    """What gradient steps came to."""
+    """The sums and counts of some gradient steps."""
 
     sums: Tensor  # [5] of policy loss, value loss, entropy, KL divergence, clip fraction; on the device
     steps: int
@@ -55,7 +56,7 @@ class Tally:
 
 
 class Steps(Protocol):
-    """Whoever makes the gradient steps of an update."""
+    """Makes the gradient steps of an update."""
 
     def passes(self, rows: Rows, schedule: Schedule, generator: torch.Generator) -> Iterator[Tally]:
         """Pass after pass over `rows`, without end, each when it is asked for."""
@@ -63,7 +64,7 @@ class Steps(Protocol):
 
 
 class AutogradSteps:
-    """For every network and device."""
+    """Gradient steps by autograd, for every network and device."""
 
     def __init__(self, model: ActorCritic, optimizer: Adam, ppo: PpoConfig) -> None:
         self._model = model

@@ -1,6 +1,6 @@
-"""One PPO pass over a batch: values, advantages, all passes and minibatches, one optimiser.
+"""Makes one PPO update from a batch: values, advantages, then all passes and minibatches.
 
-Shared by the distributed learner and the serial baseline. Knows no Redis, clock or file.
+The distributed learner and the serial baseline share it. It uses no Redis, clock or file.
 """
 
 from dataclasses import dataclass, replace
@@ -48,7 +48,7 @@ class UpdateReport:
 
 
 class PpoUpdate:
-    """The network, its optimiser and the order of minibatches."""
+    """Updates a network; holds its optimiser, its normalisers and the random order of minibatches."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class PpoUpdate:
         )
 
     def _passes(self, rows: Rows, schedule: Schedule) -> Tally:
-        """All passes, or those until the KL divergence of one exceeds its target."""
+        """Make all passes, or stop after a pass whose KL divergence exceeds its target."""
         total = Tally.empty(self.device)
         for one in islice(self._steps.passes(rows, schedule, self.generator), self.update_epochs):
             total += one
@@ -126,7 +126,7 @@ class PpoUpdate:
         return total
 
     def _merge_observations(self, batch: Batch) -> int:
-        """Count a batch into the statistics, if the run keeps any; how many rows held an outlier."""
+        """Merge a batch into the observation statistics, if any; returns how many rows had outliers."""
         if not self.ppo.normalise_observations or not batch.valid.any():
             return 0
         seen = observed(self.spec.observation, batch.observations[batch.valid])
@@ -135,7 +135,7 @@ class PpoUpdate:
         return int(np.count_nonzero(outliers))
 
     def _scale_rewards(self, batch: Batch) -> tuple[Batch, int]:
-        """Rewards in units of the return's spread, if the run normalises returns; how many were outliers."""
+        """The batch, its rewards scaled if the run normalises returns, and the number of outliers."""
         if not self.ppo.normalise_returns or not batch.valid.any():
             return batch, 0
         moments, valid, gamma = self.return_moments, batch.valid, self.ppo.gamma
@@ -148,7 +148,7 @@ class PpoUpdate:
         return replace(batch, rewards=np.clip(scaled, -CLIP, CLIP)), int(np.count_nonzero(outliers))
 
     def _schedule(self, progress: float) -> Schedule:
-        """The settings of this update; sets the optimiser's, which a checkpoint may have overwritten."""
+        """The settings of this update; also sets the optimiser's, which a checkpoint may have overwritten."""
         ppo, left = self.ppo, max(0.0, 1.0 - progress)
         schedule = Schedule(
             learning_rate=ppo.learning_rate * (left if ppo.anneal_learning_rate else 1.0),
@@ -161,7 +161,7 @@ class PpoUpdate:
 
 
 def _ratio_error(log_ratios: FloatArray) -> float | None:
-    """How far actor and learner disagree about the same weights; None without fresh rows."""
+    """The difference between actor and learner about the same weights; None without fresh rows."""
     return float(np.abs(np.expm1(log_ratios)).max()) if len(log_ratios) else None
 
 

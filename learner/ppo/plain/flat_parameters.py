@@ -1,8 +1,8 @@
-"""All parameters of a network in one flat array that torch's share, and Adam on it.
+"""Keeps all parameters of a network in one flat array, and runs Adam on it.
 
-What reads or writes the network or the optimiser through torch (checkpoints, exports, warm starts,
-publications) goes on as it is: names, shapes and formats are torch's, and its tensors are views of the
-arrays here. Loading copies into them.
+torch's tensors are views of this array and keep their names, shapes and formats. So code that uses the
+network or the optimiser through torch (checkpoints, exports, warm starts, publications) needs no change.
+Loading copies into the array.
 """
 
 import math
@@ -43,7 +43,7 @@ class FlatParameters:
         ]
 
     def adopt(self) -> None:
-        """Move parameters here that lie elsewhere, because somebody gave the network other tensors."""
+        """Copy parameters into the array again if other code gave the network other tensors."""
         for parameter, view in zip(self.parameters, self._views, strict=True):
             if parameter.data_ptr() != view.data_ptr():
                 view.copy_(parameter.data)
@@ -89,7 +89,7 @@ class FlatAdam:
             self._attach()
 
     def _attach(self) -> None:
-        """Let the optimiser's state be views of this one."""
+        """Replace the optimiser's state by views of this object's arrays."""
         for parameter, views in zip(self._flat.parameters, self._views, strict=True):
             self._optimizer.state[parameter] = dict(zip(_STATE, views, strict=True))
 

@@ -30,7 +30,7 @@ class Terms:
 
 
 class PlainGradient:
-    """Loss and gradient at the parameters in `flat`, which somebody else changes between two calls."""
+    """Loss and gradient at the parameters in `flat`, which the optimiser changes between two calls."""
 
     def __init__(self, networks: PlainNetworks, flat: Floats) -> None:
         self.networks = networks
@@ -43,7 +43,7 @@ class PlainGradient:
     def evaluate(self, seen: Seen) -> tuple[Floats, Floats]:
         """Log-probabilities and state values of B rows; views that the next call overwrites."""
         at = self._buffers_for(len(seen.features))
-        with np.errstate(all="ignore"):  # what is not finite is judged by whoever called
+        with np.errstate(all="ignore"):  # the caller checks for values that are not finite
             self._forward(at, seen)
             self._heads.forward(at, seen, self._at.log_std)
         return at.log_probs, at.state_values[0]

@@ -1,4 +1,4 @@
-"""The two plain networks over vectors as one flat array: which parameter lies where. Pure numpy.
+"""The layout of two plain networks over vectors in one flat array of parameters. Pure numpy.
 
 They are the networks that `ActorCritic` has without a trunk, a memory or a network of the user's own. The
 same layer of both lies side by side, so that it is one array of twice the size.
@@ -85,7 +85,7 @@ class Layers:
 
 
 class Seen(NamedTuple):
-    """What the networks read and what was done, of B rows."""
+    """The networks' inputs and the actions of B rows."""
 
     features: Floats  # [B, F]
     mask: npt.NDArray[np.bool_] | None  # [choices, B], allowed ones
@@ -94,7 +94,7 @@ class Seen(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """What the loss compares with, of the same rows, each [B]."""
+    """The targets of the loss for the same rows, each [B]."""
 
     old_log_probs: Floats
     weights: Floats
@@ -118,7 +118,7 @@ class HeadBuffers:
 
 
 class Buffers:
-    """What B rows are computed in."""
+    """The working arrays for B rows."""
 
     def __init__(self, networks: PlainNetworks, count: int, dtype: npt.DTypeLike) -> None:
         def rows(*shape: int) -> npt.NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Gradient steps by hand, for two plain networks over vectors on the CPU; everything else has autograd.
+"""Makes gradient steps without autograd for two plain networks over vectors on the CPU.
 
 Feeds `gradient.py` with the minibatches of `batch.minibatches`: the same rows in the same order.
 """
@@ -28,7 +28,7 @@ WIDEST_BY_HAND = (
 def make_steps(
     model: ActorCritic, optimizer: Adam, spec: Spec, ppo: PpoConfig, device: torch.device
 ) -> Steps:
-    """By hand where that is possible and faster."""
+    """Steps without autograd where this is possible and faster, else steps with autograd."""
     networks = plain_networks(model, spec)
     if networks is None or device.type != "cpu" or max(networks.hidden) > WIDEST_BY_HAND:
         return AutogradSteps(model, optimizer, ppo)
@@ -36,7 +36,7 @@ def make_steps(
 
 
 def plain_networks(model: ActorCritic, spec: Spec) -> PlainNetworks | None:
-    """The sizes of the two networks; None where they are not plain ones over vectors."""
+    """The sizes of the two networks; None if they are not plain networks over vectors."""
     if model.custom is not None or model.trunk is not None or model.memory is not None:
         return None
     return PlainNetworks(
