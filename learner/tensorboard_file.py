@@ -52,7 +52,7 @@ class TensorBoardFile:
         return self._writer
 
     def _write(self, writer: "SummaryWriter", record: UpdateRecord) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary  # likewise
+        from tensorboard.compat.proto.summary_pb2 import Summary  # slow, too
 
         # All curves in one event: one event per curve took a tenth of a small update's computing time.
         metrics = ((f"environment/{name}", mean) for name, mean in record.metrics.items())

@@ -14,7 +14,7 @@ from dppo_redis.spaces.observations import FloatArray
 
 @dataclass(frozen=True)
 class Drift:
-    """Of the rows of one staleness or of a whole batch; rho = pi_prox / mu, the words of `corrections.py`."""
+    """Drift of the rows of one staleness or of a whole batch; rho = pi_prox / mu as in `corrections.py`."""
 
     rows: int
     ratio: float  # mean(rho): near 1 while mu covers what the learner does

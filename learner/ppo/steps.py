@@ -46,7 +46,7 @@ class Tally:
         return Tally(self.sums + other.sums, self.steps + other.steps, self.skipped + other.skipped)
 
     def means(self) -> Tensor:
-        """Of what is summed, [5]; zeros without a step."""
+        """The means of the five summed quantities, [5]; zeros without a step."""
         return self.sums / max(1, self.steps)
 
     @property

@@ -42,7 +42,7 @@ class UpdateReport:
     gradient_steps: int
     skipped_steps: int  # minibatches whose gradient was not finite; they change nothing
     outlier_observations: int  # rows held back from the statistics; 0 without a normaliser
-    outlier_rewards: int  # likewise
+    outlier_rewards: int  # rewards held back from the statistics; 0 without normalised returns
     drift: Drift  # of the whole batch
     drift_by_staleness: dict[int, Drift]
 

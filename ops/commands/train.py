@@ -196,7 +196,7 @@ def _train(
                 watch.finish(options.config.evaluation.end_wait_s)
         except DppoError as error:
             failure = error
-            if broker is not None:  # on another's server only once it is clear that nobody else leads
+            if broker is not None:  # on a shared server `leave_shared` does this
                 quietly(lambda: watch.store.set_state(STOP, "failed"))
         summary = summarise(options.config, watch, directory.path, failed=failure is not None)
     finally:

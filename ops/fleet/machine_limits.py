@@ -51,18 +51,18 @@ def check_limits(needs: FleetNeeds) -> None:
     Raises:
         ConfigurationError: a limit is too low; the message says what is needed and what is allowed.
     """
-    said = f"this fleet needs {needs.files} open files in a process and {needs.tasks} processes and threads"
+    need = f"this fleet needs {needs.files} open files in a process and {needs.tasks} processes and threads"
     remedy = "raise the limit, or start fewer actors or environments"
     most = _raise_limit(resource.RLIMIT_NOFILE, needs.files)
     if most is not None:
-        raise ConfigurationError(f"{said}, and {most} open files are allowed (ulimit -n): {remedy}")
+        raise ConfigurationError(f"{need}, and {most} open files are allowed (ulimit -n): {remedy}")
     if os.geteuid() == 0:
         return  # the system does not count root's processes
     others = _tasks_of_this_user()
     most = _raise_limit(resource.RLIMIT_NPROC, needs.tasks + others)
     if most is not None:
         raise ConfigurationError(
-            f"{said}, and {most} of these are allowed (ulimit -u), of which this user has {others}: {remedy}"
+            f"{need}, and {most} of these are allowed (ulimit -u), of which this user has {others}: {remedy}"
         )
 
 

@@ -96,8 +96,8 @@ def _check_registration(env_id: str) -> None:
 
 
 def _entry_point(env_id: str) -> Any:
-    """What builds the environments of an id, as this process has it registered; None: it has not."""
-    gymnasium = sys.modules.get("gymnasium")  # where nobody has imported it nothing is registered
+    """The entry point that this process has registered for an environment id; None: it has none."""
+    gymnasium = sys.modules.get("gymnasium")  # without the import nothing is registered
     if gymnasium is None:
         return None
     registry = gymnasium.registry

@@ -55,7 +55,7 @@ class Run:
         self._last = status_of_beginning(self.name, config.total_steps, config.target_return)
 
     def status(self) -> RunStatus:
-        """What the run is doing now: the reports that `dppo-redis status` shows, as frozen values.
+        """The present status of the run: the reports that `dppo-redis status` shows, as frozen values.
 
         Of interest are `.learner` (state, update, trained_steps, budget_steps, steps_per_s, return_mean,
         warnings), `.keeper` (backlog, actors), `.evaluation` (the newest complete one, None before),
@@ -83,7 +83,7 @@ class Run:
         Ctrl-C, or the interrupt of a notebook, ends the waiting, not the run: call `wait` or `stop` again.
 
         Raises:
-            TimeoutError: it has not ended within `timeout_s` seconds; it goes on.
+            TimeoutError: the run has not ended within `timeout_s` seconds; it continues.
             RunFailedError: it has failed; the message holds the exit status and the last lines of its log.
         """
         if not self._command.wait(timeout_s):
@@ -98,7 +98,7 @@ class Run:
         return summary
 
     def stop(self) -> RunSummary:
-        """Stop the run in order: what was learnt is saved. Its summary; of one that has ended, the same.
+        """Stop the run in order, with a last checkpoint; returns its summary, also of a run that has ended.
 
         Raises:
             RunFailedError: it has failed; as `wait` says.

@@ -49,7 +49,7 @@ class Port:
 
 
 def input_ports(spec: Spec) -> list[Port]:
-    """In the order of the layout: the parts of an observation, the mask, the memory.
+    """The inputs in the order of the layout: the parts of an observation, the mask, the memory.
 
     A part is named as in the environment; where that is the name of another port, as `observation.NAME`.
     """
@@ -92,6 +92,6 @@ def output_ports(spec: Spec) -> dict[str, dict[str, Any]]:
 
 
 def torch_type(dtype: str) -> torch.dtype:
-    """Of an array of the environment; float64 for a type that torch does not have."""
+    """The torch type of an environment's array; float64 for a type that torch does not have."""
     found: torch.dtype = _TORCH_TYPES.get(dtype, torch.float64)
     return found

@@ -34,7 +34,7 @@ def is_installed() -> bool:
 
 
 class PolicyGraph(nn.Module):
-    """From the tensors of `input_ports` to logits and means [B, outputs], the memory, and the action."""
+    """Maps the tensors of `input_ports` to logits and means [B, outputs], the memory, and the action."""
 
     def __init__(self, weights: Weights, spec: Spec) -> None:
         super().__init__()

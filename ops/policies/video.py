@@ -67,7 +67,7 @@ class Video:
 
 
 def _gif_timing(fps: float) -> tuple[int, int]:
-    """Which share of the pictures a gif shows, one in k, and the delay after each in milliseconds.
+    """The k for which a gif shows every k-th picture, and the delay after each in milliseconds.
 
     The smallest k whose delay is long enough and, rounded to the ticks of a gif, within an eighth.
     No library does it: Pillow, which writes gifs for imageio, cuts each delay down to whole ticks.

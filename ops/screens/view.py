@@ -147,7 +147,7 @@ def _facts(status: RunStatus) -> list[tuple[str, str]]:
 
 
 def _planned(keeper: KeeperStatus) -> str:
-    """How many were planned; nothing where a learner of an earlier release does not say."""
+    """The number of planned actors as text; empty for a learner of an earlier release, which omits it."""
     return f", {keeper.planned_actors} planned" if keeper.planned_actors else ""
 
 

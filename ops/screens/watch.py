@@ -68,15 +68,15 @@ class Losses:
 
     def deaths(self, actors: Mapping[int, ActorReport]) -> list[str]:
         """New warnings about actors that ended by their own fault and were restarted, once for each actor."""
-        said = []
+        texts = []
         for slot, report in actors.items():
             name = f"{ACTORS}{slot:03d}"
             if report.deaths and name not in self._given_up:
                 is_new = name not in self._warnings
                 times = "once" if report.deaths == 1 else f"{report.deaths} times"
                 self._warnings[name] = f"{name} ended {times} by its own fault: {report.last_death}"
-                said += [self._warnings[name]] if is_new else []
-        return said
+                texts += [self._warnings[name]] if is_new else []
+        return texts
 
     def check(self, processes: Sequence[ProcessState], update: int, joined: Collection[int]) -> list[str]:
         """New warnings about services that have failed for good; `joined` are the slots of living actors.
@@ -113,8 +113,8 @@ def _failure(process: ProcessState, looping: bool) -> RunFailedError | None:
     if not process.gave_up and not looping:
         return None
     how = f"has stopped for good (status {process.exit_status})" if process.gave_up else "keeps ending"
-    said = last_words(process.log) or last_line(process.log)
-    error = RunFailedError(f"{process.name} {how}: {said} (log: {process.log})")
+    cause = last_words(process.log) or last_line(process.log)
+    error = RunFailedError(f"{process.name} {how}: {cause} (log: {process.log})")
     if process.exit_status == ExitStatus.CONFIGURATION:
         error.exit_status = ExitStatus.CONFIGURATION
     return error
@@ -181,13 +181,13 @@ class Watch:
         hasty = self.stop.requested
         if hasty:
             self.fleet.stop_sampling()
-        told = not hasty
+        is_stop_requested = not hasty
         began = time.monotonic()
         next_line = began + 1.0  # no line if the evaluator ends within a second
         signalled = self.stop.signal
         while self.stop.signal is signalled:
             self._read_status()
-            told = told or self._request_stop()
+            is_stop_requested = is_stop_requested or self._request_stop()
             now = time.monotonic()
             awaited = {
                 name

@@ -1,7 +1,7 @@
-"""Log-probabilities and entropies of actions under a policy's outputs, and the way back. Pure numpy.
+"""Log-probabilities and entropies of actions under a policy's outputs, and their gradients. Pure numpy.
 
-The numpy side of `ActorCritic.log_probs_and_entropy`: categories and real numbers, whatever a space is made
-of. Arrays have the rows last, [..., B].
+It computes the same as `ActorCritic.log_probs_and_entropy`, with any action space as categories and real
+numbers. Arrays have the rows last, [..., B].
 """
 
 from itertools import groupby
@@ -74,7 +74,7 @@ class ActionHeads:
         entropy_coef: float,
         to_log_std: Floats,
     ) -> None:
-        """From g = dL/d log p [B] and the entropy bonus to the outputs and log sigma.
+        """Compute the gradients of outputs and log sigma from g = dL/d log p [B] and the entropy bonus.
 
             dL/do  = g (onehot - p) + c_e / B  p (log p + H)      of each category, H its own entropy
             dL/dmu = g z / sigma

@@ -99,7 +99,7 @@ class PlainGradient:
             np.copyto(at.outputs[: self.networks.choices], FORBIDDEN, where=~seen.mask)
 
     def _backward(self, at: Buffers, seen: Seen) -> None:
-        """From the outputs to all weights and biases.
+        """Propagate the gradient from the outputs to all weights and biases.
 
         dL/dW_i = dL/dz_i h_{i-1}^T,   dL/db_i = dL/dz_i 1,   dL/dh_{i-1} = W_i^T dL/dz_i
         dL/dz_i = dL/dh_i f'(z_i),     f' = 1 - h^2 of tanh, h > 0 of relu
