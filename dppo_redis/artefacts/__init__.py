@@ -1,4 +1,4 @@
-"""What a run leaves behind: its files, the best policy, exports.
+"""The files that a run leaves: checkpoints' names, configuration, the best policy, exports.
 
 No Redis, no training.
 """

@@ -1,4 +1,4 @@
-"""What people write: the options that a command declares, how values are written, help, foreign names.
+"""The words of command lines: declared options, the form of values, help texts, foreign names.
 
-Must not: parse a command line (that is `service/arguments.py`), know a command or a setting of a run.
+They do not parse a command line (`service/arguments.py` does), and know no command or setting of a run.
 """

@@ -1,7 +1,7 @@
-"""Names that people bring along, and ours: of other libraries, of the release before, of the wrong place.
+"""The table of foreign names (other libraries, earlier releases, misplaced settings) and the names we use.
 
-A name whose meaning is the same is read as ours. One whose meaning differs is refused, with a sentence that
-names ours. The one home of both; read where a TOML file, a flag or a keyword is not one of ours.
+A foreign name with the same meaning is read as ours. A name with another meaning is refused, with a sentence
+that names ours. The table is used for TOML files, flags and keywords that are not ours.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Names that there are instead of one that there is not: how messages list them."""
+"""Lists existing names in messages about an unknown name, the most similar one first."""
 
 import difflib
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Playing a published policy in torch: networks with images, a memory, or of the user's own.
+"""The network of a published policy in torch: with images, a memory, or a network of the user's own.
 
 Imported only by actors whose network needs it.
 """

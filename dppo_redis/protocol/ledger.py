@@ -65,7 +65,7 @@ class Ledger:
 
     @property
     def settled_steps(self) -> int:
-        """Valid steps of all settled rollouts, whatever their outcome."""
+        """Valid steps of all settled rollouts of any outcome."""
         return sum(n for name, n in self.counts.copy().items() if name.startswith("steps:"))
 
     @property

@@ -1,4 +1,4 @@
-"""Reports as fields of text, as JSON and as curves: what `reports.py` declares, written and read. Pure."""
+"""Converts the reports of `reports.py` to and from text fields and JSON, and into curves. Pure."""
 
 import json
 import math
@@ -34,7 +34,7 @@ class Column:
 
     name: str
     kind: type[Any]  # str, int, float, bool, tuple (of texts), dict (of numbers) or another report
-    nothing: Any  # stands for what is missing: None where the field may be that, else 0 or empty
+    nothing: Any  # the value of a missing field: None if the field may be None, else 0 or empty
     unit: Unit
 
 
@@ -92,7 +92,7 @@ def _as_json(value: Any) -> Any:
 
 
 def curves(report: Any) -> Iterator[tuple[str, float]]:
-    """Tags and numbers of the curves in TensorBoard; of what is None there is none."""
+    """Tags and numbers of the curves in TensorBoard; a field that is None has no curve."""
     for column in columns(type(report)):
         value = getattr(report, column.name)
         if column.unit.tag and value is not None:
@@ -108,7 +108,7 @@ def _written(report: Any) -> Iterator[tuple[str, Any]]:
 
 
 def from_fields(report: type[R], stored: Mapping[str, str], *, finite: bool = True) -> R:
-    """Inverse of `to_fields`, whatever others wrote: what is missing or no number is None, 0 or empty.
+    """Inverse of `to_fields` for any input: a field that is missing or no number becomes None, 0 or empty.
 
     Args:
         finite: infinite numbers and NaN are no numbers.
@@ -144,7 +144,7 @@ def _exactly(column: Column, text: str) -> Any:
 
 
 def from_json(report: type[R], text: str) -> R:
-    """Inverse of `to_json`; what an earlier release did not write has its default.
+    """Inverse of `to_json`; a field that an earlier release did not write has its default.
 
     Raises:
         ValueError: it is no JSON object, or lacks a field.
@@ -188,7 +188,7 @@ def _read(column: Column, text: str | None, finite: bool) -> Any:
 
 
 def _read_texts(text: str) -> tuple[str, ...]:
-    """Inverse of a JSON list of texts; what is none of these is left out."""
+    """Read a JSON list of texts; items that are no texts are left out."""
     try:
         values = json.loads(text)
     except ValueError:
@@ -197,7 +197,7 @@ def _read_texts(text: str) -> tuple[str, ...]:
 
 
 def _read_numbers(text: str) -> dict[str, float] | None:
-    """Inverse of a JSON object of named numbers; what is none of these is left out. None: no object."""
+    """Read a JSON object of named numbers without other items; None if the text is no object."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):

@@ -33,7 +33,7 @@ TRUSTED_S = 1.0  # a connection counts as open for this time after a reply
 _READ_BYTES = 2**20  # for each read: a batch of rollouts then needs a few reads, not hundreds
 _LONGEST_PAUSE_S = 1.0
 _MOST_HANG_UPS = 3
-_LEAST_BULK_LIMIT = 2**20  # a server accepts values of this size whatever its proto-max-bulk-len
+_LEAST_BULK_LIMIT = 2**20  # a server accepts values of this size with any proto-max-bulk-len
 # WRONGTYPE: another program overwrote a key of the run; the learner's keeper repairs it.
 _TRANSIENT_REPLIES = (
     "MISCONF", "UNBLOCKED", "LOADING", "NOREPLICAS", "BUSY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN",
