@@ -199,7 +199,7 @@ def assert_nothing_left(command: Command, deadline_s: float = 0.0) -> None:
     deadline = time.monotonic() + PATIENCE * deadline_s
     while (left := command.survivors()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert left == []
+    assert left == [], left
 
 
 class Server:
