@@ -29,6 +29,7 @@ from dppo_redis.store.credentials import URL_VARIABLE
 
 _PACKAGES = Path(__file__).resolve().parents[2]
 _INSTALLED = ("site-packages", "dist-packages")
+STANDARD_INPUT = Path("/dev/stdin")  # each time it is opened it is read from its start
 _PREFIX = "dppo-redis: "  # of the line in which a command says why it ended
 _TAIL_BYTES = 65_536
 _LINES = 10
@@ -42,17 +43,24 @@ _REFUSALS: dict[int, type[DppoError]] = {
 class Command:
     """One `dppo-redis` command that this process has started, and its output."""
 
-    def __init__(self, words: Sequence[str], redis: str | None) -> None:
-        """Start it. A Redis URL may hold a password, so it travels in the environment."""
+    def __init__(self, words: Sequence[str], redis: str | None, given: str) -> None:
+        """Start it; it may read `given` at STANDARD_INPUT as often as it likes.
+
+        A Redis URL may hold a password, so it travels in the environment.
+        """
         self._out, self._errors = _unnamed_file(), _unnamed_file()
+        standard_input = _unnamed_file()
+        standard_input.write(given.encode())
+        standard_input.flush()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "ops", *words],
             env=_environment(redis),
-            stdin=subprocess.DEVNULL,
+            stdin=standard_input,
             stdout=self._out,
             stderr=self._errors,
             start_new_session=True,  # Ctrl-C in the terminal or notebook is for the caller
         )
+        standard_input.close()
 
     @property
     def exit_status(self) -> int | None:

@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import tempfile
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +21,7 @@ from ops.fleet.broker import embedded_url
 from ops.fleet.render import private_directory_in
 from ops.fleet.run_directory import run_in
 from ops.fleet.run_lock import read_holder
-from ops.library.command import Command
+from ops.library.command import STANDARD_INPUT, Command
 from ops.library.policy import Policy, load_from
 from ops.library.request import Request
 from ops.library.run_state import status_of_beginning, status_of_end
@@ -171,19 +170,17 @@ def start(request: Request) -> Run:
     """
     lock = RunFiles(request.directory.path).lock
     before = read_holder(lock)
-    with tempfile.TemporaryDirectory(prefix="dppo-") as folder:
-        file = RunFiles(Path(folder)).config
-        file.write_text(tomli_w.dumps(dict(request.settings)), encoding="utf-8")
-        command = Command(request.command(file), request.redis)
-        try:
-            while not command.wait(_POLL_S):
-                holder = read_holder(lock)
-                if holder is not None and holder != before and holder.fleet is not None:
-                    break
-        except BaseException:
-            command.terminate()
-            command.wait()
-            raise
+    settings = tomli_w.dumps(dict(request.settings))
+    command = Command(request.command(STANDARD_INPUT), request.redis, settings)
+    try:
+        while not command.wait(_POLL_S):
+            holder = read_holder(lock)
+            if holder is not None and holder != before and holder.fleet is not None:
+                break
+    except BaseException:
+        command.terminate()
+        command.wait()
+        raise
     if command.exit_status is not None and command.summary() is None:
         raise command.refusal()
     run = Run(request, command)

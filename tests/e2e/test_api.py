@@ -119,13 +119,8 @@ def test_runs_end_with_their_block_by_stop_and_with_the_program(tmp_path: Path) 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_program_that_is_ended_takes_its_fleet_with_it(tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C ends the waiting with KeyboardInterrupt; a killed program is noticed."""
-    script = f"""
-        run = dppo_redis.train("{SLOW_ID}", run="mine", **SLOW)
-        print("it has begun", flush=True)
-        run.wait()
-    """
+    script = f'dppo_redis.train("{SLOW_ID}", run="mine", **SLOW).wait()'
     with program(tmp_path, script) as command:
-        command.said("it has begun", 60)
         command.service(*ACTOR)
         command.service(*SUPERVISORD)
         command.send(number)
