@@ -30,6 +30,7 @@ from dppo_redis.spaces.actions import describe_actions
 from dppo_redis.spaces.environment_spaces import shapes_of
 from dppo_redis.spaces.observations import describe_observations
 from tests.documented import DOCS, documented
+from tests.documents import blocks
 from tests.envs.observations import Everything, Masked, Parts
 from tests.factories import make_spec
 from tests.unit.artefacts.test_exports import LSTM, MASKED, NAMED, SPECS, loaded, write
@@ -109,6 +110,30 @@ def test_the_documented_reader_acts_as_the_policy_does(
         found = reader["act"](layout, arrays, seen)
         assert_same_action(found, actions[-1])
     assert len({str(one) for one in actions}) > 1
+
+
+BOXES = Dict({"there": Box(-5, 5, (2,), np.float32), "here": Box(-5, 5, (3,), np.float64)})
+
+
+@pytest.mark.parametrize("observation", [Box(-5, 5, (2, 2), np.float32), BOXES], ids=["a Box", "Boxes"])
+@pytest.mark.parametrize(
+    "other", [{"normalise_observations": True}, {"activation": "relu"}], ids=["normalised", "relu"]
+)
+def test_the_ten_lines_act_as_the_policy_does(
+    observation: Space, other: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "policy"
+    write(directory, spec_of(observation, Discrete(5, start=2), other))
+    (script,) = (block for block in blocks(DOCS / "exports.md") if block.file_name == "ten_lines.py")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(script.text, names)
+    player = Player(load_export(directory))
+    observation.seed(3)
+    seen = [observation.sample() for _ in range(50)]
+    actions = [player.act(one) for one in seen]
+    assert [names["act"](one) for one in seen] == actions
+    assert len(set(actions)) > 1
 
 
 def test_the_documented_reader_applies_the_mask(tmp_path: Path) -> None:
