@@ -11,8 +11,8 @@ from dppo_redis.protocol.rollout import Rollout
 from dppo_redis.protocol.spec import WIRE_SCHEMA
 from dppo_redis.protocol.weights import Weights
 from dppo_redis.protocol.wire import encode_rollout, encode_weights
-from dppo_redis.spaces.actions import describe_actions
-from dppo_redis.spaces.observations import Array, describe_observations
+from dppo_redis.spaces.gymnasium_spaces import describe_actions, describe_observations
+from dppo_redis.spaces.observations import Array
 from tests.factories import GOLDEN, make_spec
 
 _COUNT = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -22,7 +22,8 @@ from dppo_redis.service.ending import end_all
 from dppo_redis.service.plugins import first_line
 from dppo_redis.service.process_state import TookTooLongError, interrupted_after, keeping_process_state
 from dppo_redis.spaces.episode_metrics import EpisodeMetrics, read_vector
-from dppo_redis.spaces.observations import Array, BoolArray, FloatArray, describe_observations
+from dppo_redis.spaces.gymnasium_spaces import describe_observations
+from dppo_redis.spaces.observations import Array, BoolArray, FloatArray
 from workers.watchdog import CallClock
 
 _CLOSING_S = 1.0  # time for worker processes to close their environments

@@ -24,9 +24,8 @@ from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.spec import EnvironmentSource, source_of
 from dppo_redis.service.plugins import first_line
 from dppo_redis.service.process_state import keeping_process_state
-from dppo_redis.spaces.actions import describe_actions
 from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
-from dppo_redis.spaces.observations import describe_observations
+from dppo_redis.spaces.gymnasium_spaces import describe_actions, describe_observations
 
 
 def check_evaluation(config: RunConfig, spaces: EnvironmentSpaces) -> None:

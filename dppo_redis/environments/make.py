@@ -23,7 +23,7 @@ from dppo_redis.errors import ConfigurationError, DppoError, EnvironmentBrokenEr
 from dppo_redis.protocol.spec import EnvironmentSource
 from dppo_redis.service.plugins import first_line, import_module_of
 from dppo_redis.service.process_state import TookTooLongError, interrupted_after, keeping_process_state
-from dppo_redis.spaces.environment_spaces import describe_spaces
+from dppo_redis.spaces.gymnasium_spaces import describe_spaces
 
 Vectorization = Literal["auto", "sync", "async"]
 _OF_GYMNASIUM = {OrderEnforcing, PassiveEnvChecker, TimeLimit}  # `gymnasium.make` puts them there

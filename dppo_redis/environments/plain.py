@@ -8,9 +8,10 @@ import numpy as np
 
 from dppo_redis.environments.masks import MASK, read_mask
 from dppo_redis.service.process_state import keeping_signals
-from dppo_redis.spaces.actions import ActionSpec, describe_actions
+from dppo_redis.spaces.actions import ActionSpec
 from dppo_redis.spaces.episode_metrics import NOTHING, REPORTED, read_episode
-from dppo_redis.spaces.observations import Array, MaskSpace
+from dppo_redis.spaces.gymnasium_spaces import MaskSpace, describe_actions
+from dppo_redis.spaces.observations import Array
 
 _FLAG = (bool, np.bool_)
 

@@ -2,22 +2,16 @@
 
 Every space has categories, real dimensions, or both, in a fixed order. On the wire an action is the network's
 choice: category indices counted from 0, and raw (unclipped) real numbers. `to_environment` converts it into
-the environment's form. Spaces of other types than those listed are refused by name.
+the environment's form. `gymnasium_spaces.py` makes the descriptions.
 """
 
-import math
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from dppo_redis.errors import ConfigurationError
-from dppo_redis.spaces.observations import Array, all_finite, check_categories, keys_in_order
-
-SUPPORTED = "Discrete, MultiDiscrete, MultiBinary, Box of floats, and Dict and Tuple of these"
+from dppo_redis.spaces.observations import Array, all_finite
 
 
 @dataclass(frozen=True)
@@ -218,51 +212,6 @@ class ActionSpec:
     def from_json(values: dict[str, Any]) -> "ActionSpec":
         """Inverse of `to_json`."""
         return ActionSpec(_from_json(values))
-
-
-def describe_actions(space: gymnasium.Space[Any]) -> ActionSpec:
-    """Describe an action space.
-
-    Raises:
-        ConfigurationError: a space that is not supported, by its name.
-    """
-    spec = ActionSpec(_describe(space))
-    check_categories(space, spec.categories)
-    if spec.outputs == 0:
-        raise ConfigurationError(f"action space {space} has nothing to choose from")
-    return spec
-
-
-def _describe(space: gymnasium.Space[Any]) -> Part:
-    if isinstance(space, Dict):
-        names = tuple(keys_in_order(space))
-        return CompositeSpec(names, tuple(_describe(space.spaces[name]) for name in names))
-    if isinstance(space, Tuple):
-        return CompositeSpec(None, tuple(_describe(part) for part in space.spaces))
-    if isinstance(space, Discrete):
-        return DiscreteSpec(n=int(space.n), start=int(space.start))
-    if isinstance(space, MultiDiscrete):
-        sizes, starts = space.nvec.reshape(-1).tolist(), space.start.reshape(-1).tolist()
-        return MultiDiscreteSpec(tuple(sizes), tuple(starts), space.shape, str(space.dtype))
-    if isinstance(space, MultiBinary):
-        count = math.prod(space.shape)
-        return MultiDiscreteSpec((2,) * count, (0,) * count, space.shape, str(space.dtype))
-    if isinstance(space, Box) and space.dtype is not None:
-        return _describe_box(space)
-    raise ConfigurationError(f"action space {space} is not supported: there are {SUPPORTED}")
-
-
-def _describe_box(space: Box) -> BoxSpec:
-    if not np.issubdtype(space.dtype, np.floating):
-        raise ConfigurationError(
-            f"action space {space} is not supported: a Box of {space.dtype}; there are {SUPPORTED}"
-        )
-    if np.isnan(space.low).any() or np.isnan(space.high).any() or (space.low > space.high).any():
-        raise ConfigurationError(f"action space {space} has bounds that no action satisfies")
-    low, high = space.low.reshape(-1).tolist(), space.high.reshape(-1).tolist()
-    if not low:
-        raise ConfigurationError(f"action space {space} has no dimension")
-    return BoxSpec(shape=space.shape, low=tuple(low), high=tuple(high), dtype=str(space.dtype))
 
 
 def _to_json(part: Part) -> dict[str, Any]:

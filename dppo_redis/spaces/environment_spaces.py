@@ -4,12 +4,9 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-import gymnasium
-
-from dppo_redis.spaces.actions import ActionSpec, describe_actions
-from dppo_redis.spaces.observations import ObservationSpec, describe_observations
+from dppo_redis.spaces.actions import ActionSpec
+from dppo_redis.spaces.observations import ObservationSpec
 
 
 @dataclass(frozen=True)
@@ -18,15 +15,6 @@ class EnvironmentSpaces:
 
     observation: ObservationSpec
     action: ActionSpec
-
-
-def describe_spaces(observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> EnvironmentSpaces:
-    """Describe both spaces of an environment.
-
-    Raises:
-        ConfigurationError: one is not supported, by its name.
-    """
-    return EnvironmentSpaces(describe_observations(observation), describe_actions(action))
 
 
 def shapes_of(observation: ObservationSpec) -> list[list[int]]:

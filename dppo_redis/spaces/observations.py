@@ -1,23 +1,18 @@
 """Describes observation spaces as plain frozen values, and packs observations into rows for the wire.
 
-Only this module and `actions.py` read gymnasium's space objects. A space is a list of named fields in a fixed
+`gymnasium_spaces.py` makes the descriptions. A space is a list of named fields in a fixed
 order, so that no order of keys can swap two features. A row is one numpy item. With one field it has the
 field's dtype and shape; with more it has a structured dtype with one member for each field.
 """
 
 import dataclasses
 import math
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
-
-from dppo_redis.errors import ConfigurationError
 
 Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
@@ -25,19 +20,13 @@ BoolArray = npt.NDArray[np.bool_]
 Kind = Literal["vector", "image", "binary", "categories", "mask"]
 Path = tuple[str | int, ...]
 
-SUPPORTED = "Box of any shape, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 _WIRE_DTYPES = {"image": np.uint8, "binary": np.uint8, "mask": np.uint8, "categories": np.int32}
-_BYTES = ("uint8", "bool")
-MOST_CATEGORIES = 65_536  # the limit for one-hot vectors and policy heads
+BYTES = ("uint8", "bool")
 
 
 def all_finite(numbers: Array) -> bool:
     """The same as np.isfinite(numbers).all() for any shape, in half the time for small arrays."""
     return int(np.count_nonzero(np.isfinite(numbers))) == numbers.size
-
-
-class MaskSpace(MultiBinary):
-    """The space of an action mask, which stands beside the observation if the environment has one."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +58,7 @@ class Field:
     def wire_dtype(self) -> np.dtype[Any]:
         """Bytes stay bytes; every other number travels as float32, a category as its index from 0."""
         if self.kind == "vector":
-            return np.dtype(np.uint8 if self.dtype in _BYTES else np.float32)
+            return np.dtype(np.uint8 if self.dtype in BYTES else np.float32)
         return np.dtype(_WIRE_DTYPES[self.kind])
 
     @property
@@ -213,84 +202,3 @@ class ObservationSpec:
         return ObservationSpec(
             tuple(Field(**{**field, **{name: tuple(field[name]) for name in lists}}) for field in values)
         )
-
-
-def describe_observations(space: gymnasium.Space[Any]) -> ObservationSpec:
-    """Describe an observation space.
-
-    Raises:
-        ConfigurationError: a space that is not supported, by its name.
-    """
-    fields = tuple(_describe(space, ()))
-    for field in fields:
-        check_categories(space, field.sizes)
-    if not any(field.features or field.kind == "image" for field in fields):
-        raise ConfigurationError(f"observation space {space} holds nothing to observe")
-    names = [field.name for field in fields]
-    if len(set(names)) != len(names):
-        raise ConfigurationError(f"observation space {space} has two parts of one name: {sorted(names)}")
-    return ObservationSpec(fields)
-
-
-def check_categories(space: gymnasium.Space[Any], sizes: tuple[int, ...]) -> None:
-    """Refuse too many categories.
-
-    Raises:
-        ConfigurationError: there are more than MOST_CATEGORIES of them.
-    """
-    if sum(sizes) > MOST_CATEGORIES:
-        raise ConfigurationError(
-            f"space {space} has {sum(sizes):,} categories; at most {MOST_CATEGORIES:,} are supported"
-        )
-
-
-def keys_in_order(space: Dict) -> list[Any]:
-    """The keys of a Dict in a fixed order, numbers before texts, independent of the order in the Dict.
-
-    Raises:
-        ConfigurationError: a key is of another type, which JSON cannot hold.
-    """
-    for key in space.spaces:
-        if not isinstance(key, str | int):
-            raise ConfigurationError(
-                f"space {space} has the key {key!r}: keys of a Dict are texts or whole numbers"
-            )
-    return sorted(space.spaces, key=lambda key: (isinstance(key, str), key))
-
-
-def _describe(space: gymnasium.Space[Any], path: Path) -> Iterator[Field]:
-    if isinstance(space, Dict):
-        for key in keys_in_order(space):
-            yield from _describe(space.spaces[key], (*path, key))
-    elif isinstance(space, Tuple):
-        for index, part in enumerate(space.spaces):
-            yield from _describe(part, (*path, index))
-    else:
-        yield replace(_describe_part(space, path), own_shape=space.shape)
-
-
-def _describe_part(space: gymnasium.Space[Any], path: Path) -> Field:
-    if isinstance(space, MaskSpace):
-        return Field(path, "mask", (math.prod(space.shape),), "int8")
-    if isinstance(space, MultiBinary):
-        return Field(path, "binary", (math.prod(space.shape),), str(space.dtype))
-    if isinstance(space, Discrete):
-        return Field(path, "categories", (1,), str(space.dtype), (int(space.n),), (int(space.start),))
-    if isinstance(space, MultiDiscrete):
-        nvec, start = space.nvec.reshape(-1).tolist(), space.start.reshape(-1).tolist()
-        return Field(path, "categories", (len(nvec),), str(space.dtype), tuple(nvec), tuple(start))
-    if isinstance(space, Box) and math.prod(space.shape) > 0 and np.dtype(space.dtype).kind in "fiub":
-        return _describe_box(space, path)
-    where = f" (part {'.'.join(map(str, path))})" if path else ""
-    raise ConfigurationError(
-        f"observation space {space}{where} is not supported: there are {SUPPORTED}; "
-        "a wrapper such as gymnasium's FilterObservation may drop or change a part"
-    )
-
-
-def _describe_box(space: Box, path: Path) -> Field:
-    """Bytes of two or three axes are an image; everything else is a vector."""
-    dtype = str(space.dtype)
-    if dtype in _BYTES and len(space.shape) in (2, 3):
-        return Field(path, "image", space.shape, dtype, high=float(max(1, space.high.max())))
-    return Field(path, "vector", (math.prod(space.shape),), dtype)

@@ -16,8 +16,7 @@ from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.config import NetworkConfig
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.protocol.weights import NORMALISER_INVERSE_STD, NORMALISER_MEAN, Weights
-from dppo_redis.spaces.actions import describe_actions
-from dppo_redis.spaces.observations import MaskSpace, describe_observations
+from dppo_redis.spaces.gymnasium_spaces import MaskSpace, describe_actions, describe_observations
 from tests.envs.observations import Masked, Named, Parts, Screen
 from tests.factories import (
     box,

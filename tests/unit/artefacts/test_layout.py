@@ -26,9 +26,8 @@ from dppo_redis.artefacts.layout import check_layout, layout_of
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.policy.player import Player
 from dppo_redis.protocol.spec import Spec
-from dppo_redis.spaces.actions import describe_actions
 from dppo_redis.spaces.environment_spaces import shapes_of
-from dppo_redis.spaces.observations import describe_observations
+from dppo_redis.spaces.gymnasium_spaces import describe_actions, describe_observations
 from tests.documented import DOCS, documented
 from tests.documents import blocks
 from tests.envs.observations import Everything, Masked, Parts

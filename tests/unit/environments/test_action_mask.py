@@ -17,9 +17,8 @@ from dppo_redis.protocol.config import EnvValue
 from dppo_redis.protocol.rollout import validate
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.spaces.actions import describe_actions
 from dppo_redis.spaces.features import mask
-from dppo_redis.spaces.observations import MaskSpace, describe_observations
+from dppo_redis.spaces.gymnasium_spaces import MaskSpace, describe_actions, describe_observations
 from tests.envs.masks import NestedMasked
 from tests.factories import (
     actions_of,

@@ -17,7 +17,7 @@ from dppo_redis.protocol.ledger import Ledger, LedgerAudit
 from dppo_redis.protocol.lineage import Lineage
 from dppo_redis.protocol.sequence_numbers import LastSequenceNumbers
 from dppo_redis.protocol.spec import Spec
-from dppo_redis.spaces.observations import describe_observations
+from dppo_redis.spaces.gymnasium_spaces import describe_observations
 from learner.checkpoint import Checkpoints, LearnerSnapshot, is_milestone
 from learner.ppo.update import PpoUpdate
 from learner.progress import Progress

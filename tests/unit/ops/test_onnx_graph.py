@@ -16,9 +16,9 @@ from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.policy.player import Player
 from dppo_redis.protocol.config import NetworkConfig
 from dppo_redis.protocol.spec import Spec
-from dppo_redis.spaces.actions import describe_actions
 from dppo_redis.spaces.features import FORBIDDEN
-from dppo_redis.spaces.observations import Array, FloatArray, MaskSpace, describe_observations
+from dppo_redis.spaces.gymnasium_spaces import MaskSpace, describe_actions, describe_observations
+from dppo_redis.spaces.observations import Array, FloatArray
 from ops.commands.export import add_graph
 from ops.policies.graph_ports import input_ports
 from ops.policies.load_policy import LoadedPolicy

@@ -15,7 +15,7 @@ from dppo_redis.policy.networks import ImageEncoder, Sequences
 from dppo_redis.policy.numpy_policy import ActingPolicy, needs_torch
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.protocol.wire import decode_weights, encode_weights
-from dppo_redis.spaces.observations import describe_observations
+from dppo_redis.spaces.gymnasium_spaces import describe_observations
 from tests.factories import box, inputs_of, make_model, make_policy, make_rollout, make_spec, make_weights
 from tests.unit.playing import GRU, LSTM, SMALL, lively_model, spec_of
 

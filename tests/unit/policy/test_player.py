@@ -14,8 +14,7 @@ from dppo_redis.policy.player import Player
 from dppo_redis.policy.policy_state import PolicyState
 from dppo_redis.protocol.config import NetworkConfig
 from dppo_redis.protocol.spec import Spec
-from dppo_redis.spaces.actions import describe_actions
-from dppo_redis.spaces.observations import MaskSpace, describe_observations
+from dppo_redis.spaces.gymnasium_spaces import MaskSpace, describe_actions, describe_observations
 from tests.factories import make_policy, make_spec, scattered_model, source
 from workers.envs import Environments
 

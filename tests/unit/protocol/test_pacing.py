@@ -26,9 +26,10 @@ from dppo_redis.protocol.pacing import (
     valve_excess,
 )
 from dppo_redis.protocol.wire import encode_rollout
-from dppo_redis.spaces.actions import ActionSpec, describe_actions
+from dppo_redis.spaces.actions import ActionSpec
 from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
-from dppo_redis.spaces.observations import ObservationSpec, describe_observations
+from dppo_redis.spaces.gymnasium_spaces import describe_actions, describe_observations
+from dppo_redis.spaces.observations import ObservationSpec
 from tests.factories import box, discrete, make_config, make_rollout, make_spec
 
 OBSERVATION = ObservationSpec.vector(4)

@@ -14,9 +14,9 @@ from dppo_redis.environments.make import make_single
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.run_plan import RunPlan, describe_started, plan, refuse_another_plan
 from dppo_redis.protocol.spec import EnvironmentSource
-from dppo_redis.spaces.actions import describe_actions
-from dppo_redis.spaces.environment_spaces import EnvironmentSpaces, describe_spaces
-from dppo_redis.spaces.observations import ObservationSpec, describe_observations
+from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
+from dppo_redis.spaces.gymnasium_spaces import describe_actions, describe_observations, describe_spaces
+from dppo_redis.spaces.observations import ObservationSpec
 from ops.commands.serial import main as serial
 from tests.factories import discrete, make_config
 

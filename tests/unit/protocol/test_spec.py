@@ -13,9 +13,9 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from dppo_redis.errors import ConfigurationError, DamagedSpecError
 from dppo_redis.protocol.config import EnvValue, NetworkConfig
 from dppo_redis.protocol.spec import WIRE_SCHEMA, JoinSettings, RunDescription, Spec, describe_run
-from dppo_redis.spaces.actions import describe_actions
 from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
-from dppo_redis.spaces.observations import ObservationSpec, describe_observations
+from dppo_redis.spaces.gymnasium_spaces import describe_actions, describe_observations
+from dppo_redis.spaces.observations import ObservationSpec
 from tests.factories import box, discrete, make_config, make_description, make_spec, source
 
 OBSERVATIONS = [

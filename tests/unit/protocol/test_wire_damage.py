@@ -17,8 +17,7 @@ from dppo_redis.errors import WireError
 from dppo_redis.protocol.rollout import ARRAY_NAMES, Rollout, validate
 from dppo_redis.protocol.spec import WIRE_SCHEMA
 from dppo_redis.protocol.wire import decode_rollout, decode_weights, encode_rollout, encode_weights
-from dppo_redis.spaces.actions import describe_actions
-from dppo_redis.spaces.observations import describe_observations
+from dppo_redis.spaces.gymnasium_spaces import describe_actions, describe_observations
 from tests.factories import make_rollout, make_spec, make_weights
 
 Decode = Callable[[bytes], Any]

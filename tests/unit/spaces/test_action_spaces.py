@@ -18,7 +18,8 @@ from dppo_redis.errors import WireError
 from dppo_redis.policy.actor_critic import to_actions
 from dppo_redis.protocol.rollout import validate
 from dppo_redis.protocol.wire import decode_rollout, encode_rollout
-from dppo_redis.spaces.actions import ActionSpec, describe_actions
+from dppo_redis.spaces.actions import ActionSpec
+from dppo_redis.spaces.gymnasium_spaces import describe_actions
 from dppo_redis.spaces.observations import Array
 from tests.envs.observations import Parts
 from tests.factories import (

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dppo_redis.spaces.gymnasium_spaces import describe_observations
 from dppo_redis.spaces.network_memory import LEAST_ROWS, column_pieces, network_row_bytes, pieces
-from dppo_redis.spaces.observations import ObservationSpec, describe_observations
+from dppo_redis.spaces.observations import ObservationSpec
 
 ATARI = describe_observations(gymnasium.spaces.Box(0, 255, (84, 84, 1), np.uint8))
 CATCH = describe_observations(gymnasium.spaces.Box(0, 255, (12, 12, 1), np.uint8))

@@ -8,8 +8,8 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from dppo_redis.errors import ObservationError
+from dppo_redis.spaces.gymnasium_spaces import describe_observations
 from dppo_redis.spaces.observation_check import check_observation
-from dppo_redis.spaces.observations import describe_observations
 
 VECTOR = Box(-1, 1, (4,))
 IMAGE = Box(0, 255, (8, 6, 3), np.uint8)

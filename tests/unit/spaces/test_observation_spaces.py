@@ -20,9 +20,9 @@ from dppo_redis.protocol.config import NetworkConfig
 from dppo_redis.protocol.rollout import ARRAY_NAMES, Rollout, validate
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.protocol.wire import decode_rollout, encode_rollout
-from dppo_redis.spaces.actions import describe_actions
 from dppo_redis.spaces.features import features, images
-from dppo_redis.spaces.observations import ObservationSpec, describe_observations
+from dppo_redis.spaces.gymnasium_spaces import describe_actions, describe_observations
+from dppo_redis.spaces.observations import ObservationSpec
 from learner.ppo.batch import stack
 from learner.ppo.update import PpoUpdate
 from tests.envs.observations import Named

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dppo_redis.errors import ConfigurationError
-from dppo_redis.spaces.actions import ActionSpec, BoxSpec, DiscreteSpec, describe_actions
-from dppo_redis.spaces.observations import ObservationSpec, describe_observations
+from dppo_redis.spaces.actions import ActionSpec, BoxSpec, DiscreteSpec
+from dppo_redis.spaces.gymnasium_spaces import describe_actions, describe_observations
+from dppo_redis.spaces.observations import ObservationSpec
 from tests.factories import box, discrete
 
 

@@ -14,7 +14,7 @@ import torch
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import NetworkConfig
 from dppo_redis.spaces import network_memory
-from dppo_redis.spaces.observations import describe_observations
+from dppo_redis.spaces.gymnasium_spaces import describe_observations
 from learner.malloc import naming_memory_settings
 from learner.ppo.prepare import Prepared, prepare
 from tests.factories import CPU, make_batch, make_model, make_ppo, make_spec

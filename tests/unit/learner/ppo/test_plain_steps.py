@@ -12,7 +12,7 @@ from torch import Tensor
 from dppo_redis.policy.actor_critic import ActorCritic
 from dppo_redis.protocol.config import Correction, NetworkConfig
 from dppo_redis.protocol.spec import Spec
-from dppo_redis.spaces.observations import MaskSpace, describe_observations
+from dppo_redis.spaces.gymnasium_spaces import MaskSpace, describe_observations
 from learner.ppo.adam import Adam
 from learner.ppo.batch import Batch, stack
 from learner.ppo.plain.flat_parameters import FlatAdam, FlatParameters
