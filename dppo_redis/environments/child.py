@@ -1,7 +1,8 @@
 """Inspects an environment in a child process, so that commands need not run the user's code themselves.
 
 The environment may hang, crash or misbehave in the child, within a time limit. Errors that may pass are
-retried.
+retried. gymnasium is imported when an environment is inspected: a learner that finds the spaces in a file
+does without.
 """
 
 import itertools
@@ -9,9 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
-from dppo_redis.environments import inspect
 from dppo_redis.environments.failures import until_it_passes
-from dppo_redis.environments.inspect import looking
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.run_plan import describe_started
 from dppo_redis.protocol.spec import EnvironmentSource, RunDescription, source_of
@@ -46,6 +45,8 @@ def check_evaluation(config: RunConfig, spaces: EnvironmentSpaces, stop: StopReq
         EnvironmentBrokenError, StoppedError: as `inspect_in_child` does.
     """
     if config.evaluation.wrappers is not None:
+        from dppo_redis.environments import inspect
+
         check = partial(inspect.check_evaluation, config, spaces)
         until_it_passes(
             lambda: try_in_child("the environment of the evaluation", check, config, stop),
@@ -74,6 +75,8 @@ def inspect_in_child(
         EnvironmentBrokenError: it hangs, or raises or crashes for `retry_s` seconds.
         StoppedError: a stop was requested meanwhile.
     """
+    from dppo_redis.environments.inspect import looking  # here, so that the child inherits the modules
+
     what = f"environment {source.env_id!r}"
     stop = stop or StopRequest()
     look = partial(looking, source, use_mask=use_mask)

@@ -4,10 +4,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from types import ModuleType
 from typing import Any, TypeVar
-
-import gymnasium
 
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, EnvironmentHangsError, StoppedError
 from dppo_redis.service.child import ChildTracebackError
@@ -26,12 +23,14 @@ def is_final(error: BaseException, arguments: Mapping[str, Any] | None = None) -
 
     Anything else that the user's code raises may pass: a licence, a port, a simulator that is not up yet.
     """
+    import gymnasium  # only a process that has met an error of an environment needs it
+
     if isinstance(error, (ConfigurationError, gymnasium.error.Error, ImportError, SyntaxError)):
         return True
     if isinstance(error, TypeError):
         return any(_is_about_arguments(one, arguments or {}) for one in _chain(error))
     # What its checker says, or that a module has no such class.
-    return isinstance(error, (AssertionError, AttributeError)) and _raised_by(error, gymnasium)
+    return isinstance(error, (AssertionError, AttributeError)) and _raised_by_gymnasium(error)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -43,16 +42,16 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _is_about_arguments(error: BaseException, arguments: Mapping[str, Any]) -> bool:
     """Whether the call itself raised it, before the user's code ran, or it is about a passed argument."""
-    if error.__cause__ is None and _raised_by(error, gymnasium):
+    if error.__cause__ is None and _raised_by_gymnasium(error):
         return True
     return any(f"unexpected keyword argument '{name}'" in str(error) for name in arguments)
 
 
-def _raised_by(error: BaseException, module: ModuleType) -> bool:
-    """Whether the code that raised it is part of `module`."""
+def _raised_by_gymnasium(error: BaseException) -> bool:
+    """Whether the code that raised it is part of gymnasium."""
     frames = list(traceback.walk_tb(error.__traceback__))
     name = frames[-1][0].f_globals.get("__name__", "") if frames else ""
-    return name == module.__name__ or name.startswith(f"{module.__name__}.")
+    return name.partition(".")[0] == "gymnasium"
 
 
 def until_it_passes(attempt: Callable[[], T], retry_s: float, stop: StopRequest) -> T:
