@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from dppo_redis.spaces.episode_metrics import MAX_NAMES, means
+from dppo_redis.spaces.episode_metrics import means
+from dppo_redis.spaces.metric_names import MAX_NAMES
 
 EPISODES_AVERAGED = 100
 _METRICS = "metrics"  # the only part that a checkpoint may lack

@@ -14,7 +14,8 @@ from dppo_redis.protocol.config import CheckpointConfig, RunConfig
 from dppo_redis.protocol.lock_step import LockStep
 from dppo_redis.protocol.reports import Evaluation, UpdateRecord
 from dppo_redis.protocol.rollout import Rollout
-from dppo_redis.spaces.episode_metrics import MAX_NAMES, to_episodes
+from dppo_redis.spaces.episode_metrics import to_episodes
+from dppo_redis.spaces.metric_names import MAX_NAMES
 from learner.checkpoint import Checkpoints, LearnerSnapshot, is_milestone
 from learner.clock import RecentRate, TrainingClock, WaitMeter
 from learner.goal import Finished, Goal, judge_goal

@@ -18,7 +18,8 @@ from dppo_redis.protocol.rollout import LAYOUTS, Rollout, allocate
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.service.logs import RateLimit
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.spaces.episode_metrics import MAX_NAME, MAX_NAMES, EpisodeMetrics, to_arrays
+from dppo_redis.spaces.episode_metrics import EpisodeMetrics, to_arrays
+from dppo_redis.spaces.metric_names import MAX_NAME, MAX_NAMES
 from dppo_redis.spaces.normaliser import discounted_returns
 from dppo_redis.spaces.observations import Array, BoolArray, FloatArray
 from workers.envs import Environments

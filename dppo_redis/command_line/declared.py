@@ -8,10 +8,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeGuard,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import tyro
-from pydantic import BaseModel
+
+if TYPE_CHECKING:  # a command without settings does not import pydantic
+    from pydantic import BaseModel
 
 _METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 
@@ -46,7 +58,7 @@ def options_of(kind: type[Any], instance: Any = None) -> tuple[Option, ...]:
 
     Their defaults are those of `instance`, where one is given.
     """
-    if issubclass(kind, BaseModel):
+    if _is_settings(kind):
         return tuple(_of_settings(kind, "", instance))
     return tuple(_of_dataclass(kind, instance))
 
@@ -58,7 +70,7 @@ def _of_dataclass(kind: type[Any], instance: Any) -> Iterator[Option]:
         given = _configured(marks, "name")
         name = field.name if given is None else given
         value = None if instance is None else getattr(instance, field.name)
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        if _is_settings(annotation):
             yield from _of_settings(annotation, name, value)
             continue
         is_required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
@@ -67,12 +79,17 @@ def _of_dataclass(kind: type[Any], instance: Any) -> Iterator[Option]:
         yield dataclasses.replace(option, is_required=is_required and instance is None)
 
 
-def _of_settings(model: type[BaseModel], path: str, instance: Any) -> Iterator[Option]:
+def _is_settings(kind: Any) -> TypeGuard["type[BaseModel]"]:
+    """Whether it is a model of pydantic."""
+    return isinstance(kind, type) and hasattr(kind, "model_fields")
+
+
+def _of_settings(model: "type[BaseModel]", path: str, instance: Any) -> Iterator[Option]:
     for name, field in model.model_fields.items():
         whole, annotation = f"{path}.{name}" if path else name, field.annotation
         default = field.get_default(call_default_factory=True, validated_data={})
         value = default if instance is None else getattr(instance, name)
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        if _is_settings(annotation):
             yield from _of_settings(annotation, whole, value)
         else:
             yield _option(whole, annotation, tuple(field.metadata), field.description or "", value)

@@ -9,7 +9,7 @@ from functools import cache
 from types import NoneType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from dppo_redis.spaces.episode_metrics import is_name
+from dppo_redis.spaces.metric_names import is_name
 
 _MOST = sys.float_info.max
 Fields = dict[str, str | int | float]  # as Redis and a csv file take them

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from dppo_redis.errors import WireError
 from dppo_redis.protocol.spec import Spec
-from dppo_redis.spaces.episode_metrics import MAX_NAMES, is_name
 from dppo_redis.spaces.features import mask
+from dppo_redis.spaces.metric_names import MAX_NAMES, is_name
 from dppo_redis.spaces.observations import Array, BoolArray, FloatArray, all_finite
 
 MAX_ENVIRONMENTS = 65_536

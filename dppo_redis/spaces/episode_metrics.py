@@ -5,7 +5,6 @@ Only short identifiers are kept, and a character that separates words becomes `_
 """
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -13,14 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dppo_redis.spaces.metric_names import MAX_NAME, MAX_NAMES, is_name
+
 SUCCESS = "is_success"
 METRICS = "metrics"
 REPORTED = "dppo_episode"  # key of an info under which PlainEnvironment hands an EpisodeMetrics to its vector
-MAX_NAMES = 32  # in a run
-MAX_NAME = 40  # characters
 _MOST_LOOKED_AT = 1000  # entries of one info
 _MOST_REFUSED = 8  # names that are shown
-_NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_]{{0,{MAX_NAME - 1}}}")
 _SEPARATORS = str.maketrans("-./: ", "_____")
 _NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 MetricArrays = Mapping[str, npt.NDArray[np.float64]]  # name -> [E], NaN where an episode has none
@@ -34,11 +32,6 @@ class EpisodeMetrics(NamedTuple):
 
 
 NOTHING = EpisodeMetrics()
-
-
-def is_name(name: object) -> bool:
-    """Whether a number may have this name."""
-    return isinstance(name, str) and len(name) <= MAX_NAME and _NAME.fullmatch(name) is not None
 
 
 def read_episode(info: object) -> EpisodeMetrics:

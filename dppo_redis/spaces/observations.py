@@ -1,8 +1,8 @@
 """Describes observation spaces as plain frozen values, and packs observations into rows for the wire.
 
-`gymnasium_spaces.py` makes the descriptions. A space is a list of named fields in a fixed
-order, so that no order of keys can swap two features. A row is one numpy item. With one field it has the
-field's dtype and shape; with more it has a structured dtype with one member for each field.
+`gymnasium_spaces.py` makes the descriptions. A space is a list of named fields in a fixed order, so that no
+order of keys can swap two features. A row is one numpy item. With one field it has the field's dtype and
+shape; with more it has a structured dtype with one member for each field.
 """
 
 import dataclasses

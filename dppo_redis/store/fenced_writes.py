@@ -17,6 +17,7 @@ from dppo_redis.protocol.weights import Weights
 from dppo_redis.protocol.wire import encode_weights, sha256
 from dppo_redis.store.client import Client, OversizeDetector
 from dppo_redis.store.keys import GROUP, RunKeys
+from dppo_redis.store.run_store import read_lease
 from dppo_redis.store.scripts import source
 
 LeaseOutcome = Literal["acquired", "held", "busy", "fenced", "released"]
@@ -28,12 +29,6 @@ _LONGEST_STEP = 2**20  # of 2**52 epochs that Lua can count
 def epoch_step() -> int:
     """The random distance of a new epoch from the highest known one, so that no epoch is used twice."""
     return 1 + secrets.randbelow(_LONGEST_STEP)
-
-
-def read_lease(value: bytes) -> tuple[str, str | None]:
-    """(holder, beat) of a lease; the beat changes with each renewal, and is None in older releases."""
-    holder, _, beat = value.decode(errors="replace").partition(" ")
-    return holder, beat or None
 
 
 class EpochMissingError(FencedError):

@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import redis
 
@@ -12,12 +12,13 @@ from dppo_redis.command_line.nearest import listed_instead
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.report_fields import from_fields, from_whole_fields, to_fields
 from dppo_redis.protocol.reports import Control, Evaluation, EvaluatorReport
-from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.service.renewal import HolderReading
 from dppo_redis.store.client import Client
-from dppo_redis.store.fenced_writes import read_lease
 from dppo_redis.store.keys import RUNS, SPEC_PATTERN, RunKeys, is_run_name, run_of
 from dppo_redis.store.scripts import source
+
+if TYPE_CHECKING:
+    from dppo_redis.protocol.spec import RunDescription
 
 METRICS_KEPT = 10_000
 QUARANTINE_KEPT = 1000
@@ -66,6 +67,12 @@ def read_rollout_steps(steps: bytes | None) -> int | None:
     return int(steps) or None if steps and steps.isdigit() and len(steps) < 10 else None
 
 
+def read_lease(value: bytes) -> tuple[str, str | None]:
+    """(holder, beat) of a lease; the beat changes with each renewal, and is None in older releases."""
+    holder, _, beat = value.decode(errors="replace").partition(" ")
+    return holder, beat or None
+
+
 class RunStore:
     """The small keys of one run. Redis errors pass through; callers translate them."""
 
@@ -100,12 +107,14 @@ class RunStore:
         text = cast(bytes | None, self._client.get(self.keys.spec))
         return None if text is None else text.decode(errors="replace")
 
-    def description(self) -> RunDescription | None:
+    def description(self) -> "RunDescription | None":
         """The description that actors join with; None while no learner has written it.
 
         Raises:
             ConfigurationError: another release's spec.
         """
+        from dppo_redis.protocol.spec import RunDescription  # numpy and pydantic, which `status` does without
+
         text = self.description_text()
         return None if text is None else RunDescription.from_text(text)
 

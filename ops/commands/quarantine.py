@@ -9,6 +9,7 @@ import tyro
 from rich.table import Table
 from rich.text import Text
 
+from dppo_redis.command_line.run_name import one_run_name
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.service.arguments import parse_arguments
 from dppo_redis.service.shutdown import StopRequest
@@ -17,7 +18,6 @@ from dppo_redis.store.credentials import Role, find_url
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.quarantine import Quarantined, clear_quarantine, read_quarantine
 from dppo_redis.store.run_store import RunStore, missing_run, only_run
-from ops.policies.which_run import one_run_name
 from ops.screens.tables import make_console
 
 _BYTES_LISTED = 16

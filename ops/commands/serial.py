@@ -24,9 +24,9 @@ from ops.fleet.run_directory import RunDirectory, check, claim, prepare, samplin
 from ops.fleet.start_decision import decide_start
 from ops.options import SerialOptions
 from ops.screens.run_end import Times, keep, report_finished, status_of_end, with_save_checked
+from ops.screens.start_table import derived_table
 from ops.screens.tables import (
     RunConsole,
-    derived_table,
     make_console,
     progress_of_first_rollouts,
     progress_stream,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from dppo_redis.command_line.run_name import one_run_name
 from dppo_redis.errors import ExitStatus
 from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.service.arguments import parse_arguments
@@ -17,7 +18,6 @@ from dppo_redis.store.credentials import Role, find_url
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_status import RunStatus, read_status
 from dppo_redis.store.run_store import missing_run, only_run
-from ops.policies.which_run import one_run_name
 from ops.screens.evaluation_summary import describe_all, last_evaluation
 from ops.screens.tables import make_console
 from ops.screens.view import render

@@ -44,8 +44,9 @@ from ops.screens.run_end import (
     status_of_end,
     with_save_checked,
 )
+from ops.screens.start_table import derived_table
 from ops.screens.summary import summarise
-from ops.screens.tables import derived_table, progress_stream, summary_table
+from ops.screens.tables import progress_stream, summary_table
 from ops.screens.view import Screen
 from ops.screens.watch import Losses, Watch, quietly, wait_for_broker
 

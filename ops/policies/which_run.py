@@ -32,17 +32,6 @@ def find_run_directories(placed: tuple[Path, ...]) -> tuple[Path, ...]:
     return tuple(RUNS / path if not path.exists() and (RUNS / path).exists() else path for path in placed)
 
 
-def one_run_name(placed: str | None, run: str | None) -> str | None:
-    """A run's name, given as a word or behind --run; None without either.
-
-    Raises:
-        ConfigurationError: two names.
-    """
-    if placed is not None and run is not None and placed != run:
-        raise ConfigurationError(f"RUN ({placed}) and --run {run}: name one of them")
-    return placed if placed is not None else run
-
-
 def _by_name(path: Path) -> Path:
     """`runs/NAME` for NAME.
 

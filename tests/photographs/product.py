@@ -19,7 +19,8 @@ from dppo_redis.protocol.reports import Control, Evaluation, LedgerSummary, RunS
 from dppo_redis.protocol.run_plan import plan
 from dppo_redis.store.run_status import RunStatus
 from ops.fleet.broker import find_server
-from ops.screens.tables import derived_table, make_console, summary_table
+from ops.screens.start_table import derived_table
+from ops.screens.tables import make_console, summary_table
 from ops.screens.view import plain_line, render
 from tests.conftest import RedisServer, wait_until
 from tests.factories import GOLDEN, describe, spaces_of

@@ -9,7 +9,7 @@ from dppo_redis.protocol.pacing import derive
 from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
 from dppo_redis.spaces.observations import ObservationSpec
 from ops.screens.start_advice import start_advice
-from ops.screens.tables import derived_table
+from ops.screens.start_table import derived_table
 from tests.factories import discrete, make_config
 
 

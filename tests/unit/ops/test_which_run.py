@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from dppo_redis.command_line.run_name import one_run_name
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.service.arguments import parse_arguments
@@ -12,7 +13,7 @@ from ops.commands.evaluate import EvaluateOptions
 from ops.commands.plot import PlotOptions
 from ops.commands.status import StatusOptions
 from ops.fleet.run_directory import choose, runs_here
-from ops.policies.which_run import find_run_directories, find_run_directory, one_run_name
+from ops.policies.which_run import find_run_directories, find_run_directory
 
 RUNS = Path("runs")
 

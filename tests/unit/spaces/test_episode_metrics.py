@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 
 from dppo_redis.spaces.episode_metrics import (
-    MAX_NAME,
-    MAX_NAMES,
     NOTHING,
-    is_name,
     means,
     read_episode,
     read_vector,
     to_arrays,
     to_episodes,
 )
+from dppo_redis.spaces.metric_names import MAX_NAME, MAX_NAMES, is_name
 from tests.envs.reporting import HOSTILE, HOSTILE_KEPT
 
 
