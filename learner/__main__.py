@@ -82,7 +82,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     options = replace(options, run_dir=options.run_dir.absolute())  # the user's code may change it
     config = load_toml(RunFiles(options.run_dir).config)
     client = connect(url, f"dppo-learner-{options.run}")
-    planned = plan(config, _spaces(options, config, client, stop), serial=False, goes_on=True)
+    planned = plan(config, _spaces(options, config, client, stop), serial=False, may_shorten=True)
     learner = _build(options, planned, client, stop)
     keeper_client = connect(url, f"dppo-keeper-{options.run}")
     keys = RunKeys(options.run)

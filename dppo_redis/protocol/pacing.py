@@ -1,22 +1,18 @@
-"""Computes rollout length, expected staleness and backlog limits from the configuration. Pure.
+"""Rules for the pace of a fleet: rollout length, backlog limits, expected staleness, full batches. Pure.
 
-The backlog counts every rollout that is not settled, also those of the update in progress. So a limit
-of two batches allows one batch in training and one that waits.
+`run_plan.py` derives a run's numbers with them. The backlog
+counts every rollout that is not settled, also those of the update in progress. So a limit of two batches
+allows one batch in training and one that waits.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from dppo_redis.errors import ConfigurationError
-from dppo_redis.protocol.config import MAX_PAYLOAD_BYTES, RunConfig
-from dppo_redis.protocol.lock_step import lock_step_of
-from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
-from dppo_redis.spaces.network_memory import learner_bytes
+from dppo_redis.protocol.config import RunConfig
 
-_FAR = 1.5  # advice is due above this multiple of the planned staleness
+_WORTH_ADVICE = 1.5  # updates; there is no advice below this staleness
+_FAR_ABOVE_PLAN = 1.5  # advice is due above this multiple of the planned staleness
 _LEAST_VALVE_BYTES = 64 * 2**20
-SERIAL_UPDATE_EPOCHS = 10
-DISTRIBUTED_UPDATE_EPOCHS = 6
 
 
 @dataclass(frozen=True)
@@ -38,91 +34,6 @@ class Derived:
     valve_bytes: int  # of rollouts in Redis; above it the oldest are dropped
 
 
-def as_used(config: RunConfig, derived: Derived) -> RunConfig:
-    """`config` with those derived numbers that every resume of the run keeps."""
-    ppo = config.ppo.model_copy(update={"update_epochs": derived.update_epochs})
-    return config.model_copy(update={"rollout_steps": derived.rollout_steps, "ppo": ppo})
-
-
-def derive(
-    config: RunConfig, spaces: EnvironmentSpaces, *, serial: bool = False, goes_on: bool = False
-) -> Derived:
-    """Derive a run's numbers. A run that `goes_on` keeps its T; a fleet too large for it samples fewer steps.
-
-    Raises:
-        ConfigurationError: settings that cannot work together, with the number to change.
-    """
-    actors = 1 if serial and not config.lock_step else config.actors
-    ppo = config.ppo
-    rollout_steps = config.rollout_steps or max(1, ppo.batch_steps // (actors * config.envs_per_actor))
-    lock_step = lock_step_of(config, rollout_steps)
-    fresh = serial or lock_step is not None  # every batch has staleness 0
-    adapts = goes_on and not fresh
-    sampled_steps = _planned(config, rollout_steps).pace(actors).rollout_steps if adapts else rollout_steps
-    rows = sampled_steps * config.envs_per_actor
-    per_update = lock_step.rollouts_per_update if lock_step else rollouts_missing(0, rows, ppo.batch_steps)
-    samples = per_update * rows
-    if config.network.memory != "none" and ppo.minibatch_size % rollout_steps:
-        raise ConfigurationError(
-            f"ppo.minibatch_size ({ppo.minibatch_size}) must be a multiple of the rollout length "
-            f"({rollout_steps}), as a network with a memory is trained on whole rollouts: "
-            f"set ppo.minibatch_size to {rollout_steps * max(1, round(ppo.minibatch_size / rollout_steps))}, "
-            "or choose rollout_steps"
-        )
-    epochs = ppo.update_epochs or (SERIAL_UPDATE_EPOCHS if fresh else DISTRIBUTED_UPDATE_EPOCHS)
-    high = (
-        per_update
-        if lock_step
-        else backlog_high(per_update, actors, config.max_staleness, config.publish_every)
-    )
-    if not fresh and high < 1:
-        needed = math.ceil((actors + 1) / per_update) + config.publish_every - 2
-        raise ConfigurationError(
-            f"{actors} actors with {per_update} rollouts per update cannot stay within "
-            f"max_staleness {config.max_staleness}: set max_staleness to {needed} or more, "
-            "or use fewer actors or shorter rollouts"
-        )
-    low = high if lock_step else backlog_fresh(high, per_update, actors)
-    rollout_bytes = _rollout_bytes(rows, config, spaces)
-    if not serial and rollout_bytes > MAX_PAYLOAD_BYTES:
-        fitting = max(1, int(0.99 * rollout_steps * MAX_PAYLOAD_BYTES / rollout_bytes))
-        raise ConfigurationError(
-            f"a rollout of {rollout_steps} steps of {config.envs_per_actor} environments has "
-            f"{rollout_bytes / 2**20:.0f} MiB, and a message may have {MAX_PAYLOAD_BYTES // 2**20}: "
-            f"set rollout_steps to {fitting} or less"
-        )
-    return Derived(
-        rollout_steps=rollout_steps,
-        sampled_steps=sampled_steps,
-        rollout_rows=rows,
-        rollouts_per_update=per_update,
-        samples_per_update=samples,
-        update_epochs=epochs,
-        gradient_steps_per_update=epochs * math.ceil(samples / ppo.minibatch_size),
-        backlog_high=high,
-        backlog_fresh=low,
-        expected_staleness=0.0
-        if fresh
-        else expected_staleness(low, actors, per_update, config.publish_every),
-        rollout_bytes=rollout_bytes,
-        learner_bytes=_learner_bytes(config, spaces, samples, per_update * rollout_bytes),
-        valve_bytes=valve_bytes(high, actors, rollout_bytes),
-    )
-
-
-def _learner_bytes(config: RunConfig, spaces: EnvironmentSpaces, rows: int, batch_bytes: int) -> int:
-    network = config.network
-    return learner_bytes(
-        spaces.observation,
-        config.frame_stack,
-        network.hidden,
-        network.memory_size if network.memory != "none" else 0,
-        rows=rows,
-        minibatch_rows=config.ppo.minibatch_size,
-        batch_bytes=batch_bytes,
-    )
-
-
 def backlog_high(rollouts_per_update: int, actors: int, max_staleness: int, publish_every: int) -> int:
     """The backlog at which actors wait; below 1 the staleness limit cannot be kept.
 
@@ -134,6 +45,11 @@ def backlog_high(rollouts_per_update: int, actors: int, max_staleness: int, publ
     """
     within_limit = rollouts_per_update * (max_staleness + 2 - publish_every) - actors
     return min(2 * rollouts_per_update, within_limit)
+
+
+def least_staleness_limit(rollouts_per_update: int, actors: int, publish_every: int) -> int:
+    """The lowest `max_staleness`, in updates, with which `backlog_high` is at least 1."""
+    return math.ceil((actors + 1) / rollouts_per_update) + publish_every - 2
 
 
 def backlog_fresh(high: int, rollouts_per_update: int, actors: int) -> int:
@@ -148,7 +64,7 @@ def backlog_fresh(high: int, rollouts_per_update: int, actors: int) -> int:
 
 @dataclass(frozen=True)
 class Pace:
-    """How a fleet of some size samples."""
+    """The rollout length and the backlog limit with which a fleet samples."""
 
     rollout_steps: int  # of each rollout; at most T
     rollouts_per_update: int
@@ -172,7 +88,23 @@ class FleetPacing:
     @staticmethod
     def of(config: RunConfig, derived: Derived) -> "FleetPacing":
         """The pacing of a run with its planned actors."""
-        return replace(_planned(config, derived.rollout_steps), rollout_bytes=derived.rollout_bytes)
+        return FleetPacing.with_length(config, derived.rollout_steps, derived.rollout_bytes)
+
+    @staticmethod
+    def with_length(config: RunConfig, rollout_steps: int, rollout_bytes: int = 0) -> "FleetPacing":
+        """The pacing of a run whose rollouts have `rollout_steps` steps and, if known, `rollout_bytes`."""
+        rows, batch_steps = rollout_steps * config.envs_per_actor, config.ppo.batch_steps
+        return FleetPacing(
+            planned_actors=config.actors,
+            rollouts_per_update=rollouts_missing(0, rows, batch_steps),
+            max_staleness=config.staleness_limit,
+            publish_every=config.publish_every,
+            rollout_bytes=rollout_bytes,
+            rollout_steps=rollout_steps,
+            envs_per_actor=config.envs_per_actor,
+            batch_steps=batch_steps,
+            keeps_length=config.lock_step or config.network.memory != "none",
+        )
 
     def pace(self, actors: int) -> Pace:
         """The pace of `actors` actors. A fleet larger than planned samples shorter rollouts.
@@ -199,13 +131,10 @@ class FleetPacing:
         pace, planned = self.pace(actors), self.pace(self.planned_actors)
         if actors <= self.planned_actors or self.max_staleness == 0:
             return ""
-        staleness, planned_staleness = (
-            self._staleness(pace, actors),
-            self._staleness(planned, self.planned_actors),
-        )
-        if staleness <= max(1.5, planned_staleness):
+        staleness = self._staleness(pace, actors)
+        if staleness <= max(_WORTH_ADVICE, self._staleness(planned, self.planned_actors)):
             return ""
-        needed = math.ceil((actors + 1) / pace.rollouts_per_update) + self.publish_every - 2
+        needed = least_staleness_limit(pace.rollouts_per_update, actors, self.publish_every)
         limit = f"max_staleness to {needed} or more, or " if needed > self.max_staleness else ""
         steps = min(self.rollout_steps, self._fitting_steps(actors))
         return (
@@ -219,7 +148,7 @@ class FleetPacing:
         planned = self.pace(self.planned_actors)
         high, per_update = planned.backlog_high, planned.rollouts_per_update
         usual = expected_staleness(high, self.planned_actors, per_update, self.publish_every)
-        if self.max_staleness == 0 or staleness is None or staleness <= _FAR * max(1.0, usual):
+        if self.max_staleness == 0 or staleness is None or staleness <= _FAR_ABOVE_PLAN * max(1.0, usual):
             return ""
         larger = f", in a new run set actors to {actors}" if actors > self.planned_actors else ""
         return (
@@ -233,30 +162,17 @@ class FleetPacing:
         return expected_staleness(backlog_limit, actors, pace.rollouts_per_update, self.publish_every)
 
 
-def _planned(config: RunConfig, rollout_steps: int) -> FleetPacing:
-    rows, batch_steps = rollout_steps * config.envs_per_actor, config.ppo.batch_steps
-    return FleetPacing(
-        planned_actors=config.actors,
-        rollouts_per_update=rollouts_missing(0, rows, batch_steps),
-        max_staleness=config.staleness_limit,
-        publish_every=config.publish_every,
-        rollout_steps=rollout_steps,
-        envs_per_actor=config.envs_per_actor,
-        batch_steps=batch_steps,
-        keeps_length=config.lock_step or config.network.memory != "none",
-    )
-
-
 def valve_bytes(high: int, actors: int, rollout_bytes: int) -> int:
-    """How many bytes of rollouts the stream may hold.
+    """The bytes of rollouts that the stream may hold.
 
-    It is twice the most that actors push within the backlog limit: only a defect or an intruder exceeds it.
+    The limit is twice the most that actors push within the backlog limit: only a defect or an intruder
+    exceeds it.
     """
     return max(_LEAST_VALVE_BYTES, 2 * (high + actors) * rollout_bytes)
 
 
 def valve_excess(backlog: int, stream_bytes: int, high: int, actors: int, limit: int) -> int:
-    """How many of the oldest rollouts to drop: down to half the limit, so that drops are rare.
+    """The number of the oldest rollouts to drop: down to half the limit, so that drops are rare.
 
     Rollouts that actors may push within the backlog limit are never dropped.
     """
@@ -285,14 +201,5 @@ def batch_is_full(valid_rows: int, last_rollout_rows: int, batch_steps: int) -> 
 
 
 def rollouts_missing(valid_rows: int, last_rollout_rows: int, batch_steps: int) -> int:
-    """How many more rollouts of the last one's size make the batch full; at least 1."""
+    """The number of further rollouts, each as large as the last one, that make the batch full; at least 1."""
     return max(1, math.ceil((batch_steps - valid_rows) / last_rollout_rows - 0.5))
-
-
-def _rollout_bytes(rows: int, config: RunConfig, spaces: EnvironmentSpaces) -> int:
-    observation, action = spaces.observation, spaces.action
-    action_bytes = action.wire_dtype.itemsize * math.prod(action.row_shape)
-    per_row = observation.row_bytes + action_bytes + 4 + 4 + 3  # log-prob, reward, three flags
-    state_bytes = 4 * config.network.state_size
-    carried = config.frame_stack * observation.row_bytes + state_bytes + 8  # frames, memory, running return
-    return rows * per_row + config.envs_per_actor * carried

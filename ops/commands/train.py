@@ -72,7 +72,7 @@ def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
     url = as_role(given, Role.OPERATOR) if given is not None else None
     if beginning.summary is None:
         check_limits(needs_of(config, has_server=url is None))
-    planned = plan(config, spaces_of(config, stop), serial=False, goes_on=bool(options.resume))
+    planned = plan(config, spaces_of(config, stop), serial=False, may_shorten=bool(options.resume))
     check_evaluation(config, planned.spaces, stop)
     # All checks come before the command writes or removes anything.
     for path in (directory.path, Path.cwd(), Path(sys.executable), options.event_log):

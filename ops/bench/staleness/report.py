@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dppo_redis.protocol.pacing import DISTRIBUTED_UPDATE_EPOCHS
+from dppo_redis.protocol.run_plan import DISTRIBUTED_UPDATE_EPOCHS
 from ops.bench.runs import table
 from ops.bench.staleness.trials import (
     AGES,

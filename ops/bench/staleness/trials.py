@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from dppo_redis.protocol.config import Correction
-from dppo_redis.protocol.pacing import DISTRIBUTED_UPDATE_EPOCHS
+from dppo_redis.protocol.run_plan import DISTRIBUTED_UPDATE_EPOCHS
 from ops.bench.results import Results
 
 STEPS = {"CartPole-v1": 100_000, "InvertedPendulum-v5": 100_000}

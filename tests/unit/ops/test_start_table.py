@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dppo_redis.protocol.pacing import derive
+from dppo_redis.protocol.run_plan import derive
 from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
 from dppo_redis.spaces.observations import ObservationSpec
 from ops.screens.start_advice import start_advice

@@ -15,8 +15,7 @@ from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.environments.make import make_vector
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.protocol.config import MAX_PAYLOAD_BYTES
-from dppo_redis.protocol.pacing import derive
-from dppo_redis.protocol.run_plan import plan
+from dppo_redis.protocol.run_plan import derive, plan
 from dppo_redis.protocol.wire import encode_weights
 from dppo_redis.service.shutdown import StopRequest
 from learner.warm_start import check_before_start

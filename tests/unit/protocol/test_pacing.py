@@ -15,16 +15,15 @@ from dppo_redis.protocol.pacing import (
     Derived,
     FleetPacing,
     Pace,
-    as_used,
     backlog_fresh,
     backlog_high,
     batch_is_full,
-    derive,
     expected_staleness,
     rollouts_missing,
     valve_bytes,
     valve_excess,
 )
+from dppo_redis.protocol.run_plan import as_used, derive
 from dppo_redis.protocol.wire import encode_rollout
 from dppo_redis.spaces.actions import ActionSpec
 from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
@@ -218,7 +217,7 @@ def test_a_run_of_one_actor_continues_with_nine_that_sample_a_ninth_each() -> No
     config = make_config(actors=9, envs_per_actor=8, rollout_steps=256, ppo={"batch_steps": 2048})
     with pytest.raises(ConfigurationError, match="set max_staleness to 9"):
         derive(config, SPACES)
-    now = derive(config, SPACES, goes_on=True)
+    now = derive(config, SPACES, may_shorten=True)
     anew = derive(make_config(actors=9, envs_per_actor=8, ppo={"batch_steps": 2048}), SPACES)
     assert (now.rollout_steps, now.sampled_steps) == (256, anew.rollout_steps)
     assert (now.rollouts_per_update, now.backlog_high, now.expected_staleness) == (
@@ -234,7 +233,7 @@ def test_memories_are_not_shortened_and_so_not_every_fleet_may_go_on_with_them()
     knobs: dict[str, Any] = {"network": {"memory": "gru"}, "rollout_steps": 256, "envs_per_actor": 8}
     config = make_config(actors=9, ppo={"batch_steps": 2048, "minibatch_size": 256}, **knobs)
     with pytest.raises(ConfigurationError, match="9 actors with 1 rollouts per update cannot stay within"):
-        derive(config, SPACES, goes_on=True)
+        derive(config, SPACES, may_shorten=True)
 
 
 @pytest.mark.parametrize(
