@@ -180,7 +180,7 @@ class EpisodePlayer:
     @property
     def waits(self) -> bool:
         """Whether steps wait for something, so that cores are free during a step."""
-        return self._copies.wait
+        return self._copies.steps_wait
 
     def close(self) -> None:
         """Free the copies; the next evaluation builds new ones."""

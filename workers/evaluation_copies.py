@@ -1,34 +1,31 @@
 """Builds the environments that evaluations are played in; measures a step to choose count and processes.
 
-The environments are copies, which are built once and kept. Slow copies that wait (for a simulator, a device,
-a pause) step at the same time, each in its own process. Copies that compute are at most as many as cores.
+The evaluator builds these copies once and keeps them. Slow copies that wait (for a simulator, a device, a
+pause) step at the same time, each in its own process. There are at most as many computing copies as cores.
 """
 
 import logging
-import resource
 import time
 from dataclasses import dataclass
+from statistics import fmean, median
 from typing import Any, Literal
 
-import numpy as np
 from gymnasium.vector import VectorEnv
 
 from dppo_redis.environments.assigned_episodes import make_assigned
 from dppo_redis.environments.copy_number import CopyNumber
 from dppo_redis.environments.make import make_vector
-from dppo_redis.environments.step_time import cores
+from dppo_redis.environments.step_time import SLOW_STEP_S, CallCost, cores, measure_call, measure_steps
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, StoppedError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.policy.policy_state import PolicyState
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.spaces.observations import Array
 from workers.envs import Environments
 from workers.watchdog import CallClock
 
 USUALLY_MOST = 20  # copies
 _MOST_NATIVE = 64  # environments of a native vector version, which are stepped as one
-_SLOW_STEP_S = 0.001  # a faster step costs less than a message to another process
 _SLOW_RESET_S = 0.1
 _WAITING_SHARE = 0.5  # computing share of a step's time; below it the copy waits for something
 _FEWEST_PAUSES = 0.5
@@ -39,17 +36,17 @@ _log = logging.getLogger("dppo")
 
 @dataclass(frozen=True)
 class StepCost:
-    """The measured time of one copy's step, and how much of it is computing."""
+    """The measured cost of one copy's step."""
 
     step_s: float  # median
     reset_s: float
-    computing_share: float  # of a step's time, or of a reset's where only that is slow
-    pauses: float  # voluntary context switches of a step, or of such a reset
+    computing_share: float  # of a step's time; of the reset's time if only resets are slow
+    pauses: float  # voluntary context switches of a step; of the reset if only resets are slow
 
     @property
     def is_slow(self) -> bool:
         """Whether a step is slow enough for a process of its own."""
-        return self.step_s >= _SLOW_STEP_S or self.reset_s >= _SLOW_RESET_S
+        return self.step_s >= SLOW_STEP_S or self.reset_s >= _SLOW_RESET_S
 
     @property
     def waits(self) -> bool:
@@ -63,14 +60,14 @@ class StepCost:
 
 @dataclass(frozen=True)
 class Choice:
-    """How many copies play, and whether they run in processes of their own."""
+    """The number of copies, and whether each runs in its own process."""
 
     count: int  # copies
     in_processes: bool
 
 
 def choose(cost: StepCost, episodes: int, environments: int | None, cores: int) -> Choice:
-    """Choose how many copies play, and where; `environments` is their configured number, None: not set."""
+    """Choose the copies' number and place; `environments` is their configured number, None if not set."""
     most = environments
     if most is None:
         most = USUALLY_MOST if cost.waits or not cost.is_slow else min(USUALLY_MOST, cores)
@@ -112,8 +109,8 @@ class EvaluationCopies:
         return self._environments
 
     @property
-    def wait(self) -> bool:
-        """Whether the copies' steps wait for something, so that cores are free during a step."""
+    def steps_wait(self) -> bool:
+        """Whether the copies wait during a step, so that cores are free meanwhile."""
         return self._waits
 
     def cpu_s(self) -> float:
@@ -181,29 +178,23 @@ def measure(environments: Environments, policy: ActingPolicy, stop: StopRequest)
         EnvironmentBrokenError: they raised.
         StoppedError: a stop was requested meanwhile.
     """
-    before = _spent()
-    state = PolicyState(policy.spec, environments.reset())
-    reset = _spent() - before
-    steps: list[Array] = []
-    while len(steps) < _MEASURED_STEPS and sum(step[0] for step in steps) < _MEASURED_S:
+    observations, reset = measure_call(environments.reset)
+    state = PolicyState(policy.spec, observations)
+
+    def take_step() -> CallCost:
         if stop.requested:
             raise StoppedError("stopped before an evaluation")
         actions = policy.action.to_environment(policy.actions(state.outputs(policy), None))
-        before = _spent()
-        step = environments.step(actions)
-        steps.append(_spent() - before)
+        step, cost = measure_call(lambda: environments.step(actions))
         state.observe(step.observations, step.begins)
-    step_s = float(np.median([step[0] for step in steps]))
+        return cost
+
+    steps = measure_steps(take_step, _MEASURED_STEPS, _MEASURED_S)
+    step_s = median(cost.wall_s for cost in steps)
     # The first step may prepare something, so it counts only if it is the only one.
-    measured = np.array(steps[1:] or steps if step_s >= _SLOW_STEP_S else [reset])
-    wall_s, cpu_s, pauses = measured.mean(axis=0)
-    return StepCost(step_s, float(reset[0]), float(cpu_s / wall_s), float(pauses))
-
-
-def _spent() -> Array:
-    """[3]: time, computing time of this process, and voluntary context switches of this thread."""
-    usage = resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF))
-    return np.array([time.perf_counter(), time.process_time(), usage.ru_nvcsw])
+    measured = (steps[1:] or steps) if step_s >= SLOW_STEP_S else [reset]
+    wall_s, cpu_s = fmean(cost.wall_s for cost in measured), fmean(cost.cpu_s for cost in measured)
+    return StepCost(step_s, reset.wall_s, cpu_s / wall_s, fmean(cost.pauses for cost in measured))
 
 
 def _cpu_s_of(pid: int | None) -> float:
