@@ -10,22 +10,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from dppo_redis.errors import (
-    ConfigurationError,
-    ExitStatus,
-    StoppedError,
-)
-from dppo_redis.protocol.reports import ActorReport
+from dppo_redis.errors import ConfigurationError, ExitStatus, StoppedError
 from dppo_redis.protocol.rollout import MAX_ENVIRONMENTS
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.service.arguments import parse_arguments
 from dppo_redis.service.ending import closing_within
 from dppo_redis.service.event_log import EventLog
 from dppo_redis.service.logs import configure
-from dppo_redis.service.service_deaths import read_deaths, stopped_status
+from dppo_redis.service.service_deaths import Deaths, read_deaths, stopped_status
 from dppo_redis.service.shutdown import StopRequest, run_service
-from dppo_redis.store.client import Client, RetryLoop, TransientError, connect, translated
-from dppo_redis.store.credentials import Role, find_url
+from dppo_redis.store.client import Client, TransientError, translated
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.registry import Registry, SlotHolder
 from dppo_redis.store.rollout_stream import RolloutProducer
@@ -34,16 +28,21 @@ from dppo_redis.store.weight_store import WeightStore
 from workers.build import build_collector
 from workers.failures import FailureCount
 from workers.join import (
+    RunConnection,
     check_environment_patiently,
+    check_place,
     pause_after_deaths,
     refuse_living_holder,
+    report_error,
     wait_for_description,
 )
 from workers.loop import Actor, ActorStats, RunAccess
 from workers.sampling_rule import ElasticSampling, LockStepSampling, SamplingRule
 from workers.watchdog import STOP_GRACE_S, CallClock, Watchdog
 
-_LATE_S = 0.1  # an actor beats between two rollouts; during a longer one the watchdog beats instead
+_LATE_S = (
+    0.1  # after the time of an actor's beat, which it sends between two rollouts; then the watchdog beats
+)
 _log = logging.getLogger("dppo")
 
 
@@ -63,77 +62,120 @@ class ActorOptions:
     """File to which every event is appended, for checking afterwards; default: none"""
 
 
-def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
+def _read_options(argv: Sequence[str] | None) -> ActorOptions:
     options = parse_arguments(ActorOptions, argv, "dppo-redis actor")
     if options.slot is not None and options.slot < 0:
         raise ConfigurationError(f"slot: 0 or more (got {options.slot})")
     if options.envs_per_actor is not None and not 1 <= options.envs_per_actor <= MAX_ENVIRONMENTS:
         raise ConfigurationError(f"envs_per_actor: 1 to {MAX_ENVIRONMENTS} (got {options.envs_per_actor})")
-    url = find_url(options.redis, Role.ACTOR)
-    client = connect(url, f"dppo-actor-{options.run}")
+    return options
+
+
+def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
+    options = _read_options(argv)
+    run = RunConnection.open(options.redis, options.run, stop)
     event_log = EventLog(options.event_log, "actor")
-    keys = RunKeys(options.run)
-    retry = RetryLoop(stop)
-    store = RunStore(client, keys)
-    description = wait_for_description(store, retry, stop)
-    if description is None:
+    description = wait_for_description(run.store, run.retry, stop)
+    if description is None or _is_over(run):
         return _ended(stop)
-    control = retry.call("read control", store.control)
-    if control.state == STOP:
-        _log.info("run %s is over%s: there is nothing to sample", options.run, _in_brackets(control.reason))
+    check_place(options.run, options.slot, options.envs_per_actor, description)
+    calls, deaths = CallClock(), read_deaths()
+    registration = _take_slot(run, options.slot, description, calls, deaths)
+    if registration is None:
         return _ended(stop)
-    _check_place(options, description)
-    registry = Registry(client, keys)
-    calls, deaths, limit_s = CallClock(), read_deaths(), description.join.env_timeout_s
-    name = "actor" if options.slot is None else f"actor {options.slot}"
-    report = partial(_report, store, name)
-    dead: SlotHolder | None = None
-    if options.slot is not None:
-        dead = refuse_living_holder(registry, options.slot, retry, stop)
-        pause_after_deaths(deaths, partial(_beat, registry, options.slot), report, stop)
-    with Watchdog(calls, limit_s, stop, stopped_status=stopped_status(), farewell=report):
-        check_environment_patiently(description, options.slot or 0, calls, stop, report)
-    if stop.requested:
-        return _ended(stop)
-    if options.slot is not None:  # building may have taken long
-        refuse_living_holder(registry, options.slot, retry, stop, dead)
-    slot, boot = retry.call("join", lambda: registry.join(options.slot))
+    slot, boot = registration
     _log.info("actor %d, boot %d, of run %s", slot, boot, options.run)
+    actor = _build_actor(
+        run, description, ActorStats(slot, boot, deaths=deaths), calls, options.envs_per_actor, event_log
+    )
+    _sample(actor, run, calls)
+    return _ended(stop)
+
+
+def _is_over(run: RunConnection) -> bool:
+    """Whether the run has ended, which is logged."""
+    control = run.retry.call("read control", run.store.control)
+    if control.state == STOP:
+        reason = _in_brackets(control.reason)
+        _log.info("run %s is over%s: there is nothing to sample", run.keys.run, reason)
+    return control.state == STOP
+
+
+def _take_slot(
+    run: RunConnection, slot: int | None, description: RunDescription, calls: CallClock, deaths: Deaths
+) -> tuple[int, int] | None:
+    """Check environment and slot, and register: returns slot and boot, None if a stop was requested.
+
+    Raises:
+        ConfigurationError: the environment is not the run's, or the slot belongs to a living actor.
+        EnvironmentBrokenError: the environment could not be built.
+        TooManyDeathsError: too many processes of this slot failed in a row.
+    """
+    report = partial(run.report, slot)
+    dead: SlotHolder | None = None
+    if slot is not None:
+        dead = refuse_living_holder(run.registry, slot, run.retry, run.stop)
+        pause_after_deaths(deaths, partial(run.beat, slot), report, run.stop)
+    limit_s = description.join.env_timeout_s
+    with Watchdog(calls, limit_s, run.stop, stopped_status=stopped_status(), farewell=report):
+        check_environment_patiently(description, slot or 0, calls, run.stop, report)
+    if run.stop.requested:
+        return None
+    if slot is not None:  # building may have taken long
+        refuse_living_holder(run.registry, slot, run.retry, run.stop, dead)
+    return run.retry.call("join", lambda: run.registry.join(slot))
+
+
+def _build_actor(
+    run: RunConnection,
+    description: RunDescription,
+    stats: ActorStats,
+    calls: CallClock,
+    envs_per_actor: int | None,
+    event_log: EventLog,
+) -> Actor:
     plan = description.join.lock_step
-    sampling_rule: SamplingRule = ElasticSampling(boot) if plan is None else LockStepSampling(plan)
-    actor = Actor(
+    sampling_rule: SamplingRule = ElasticSampling(stats.boot) if plan is None else LockStepSampling(plan)
+    return Actor(
         description=description,
         boot_id=secrets.token_hex(8),
-        stats=ActorStats(slot, boot, deaths=deaths),
+        stats=stats,
         sampling_rule=sampling_rule,
         build_collector=partial(
-            build_collector, description, options.envs_per_actor, slot, calls=calls, chosen={}
+            build_collector, description, envs_per_actor, stats.slot, calls=calls, chosen={}
         ),
         access=RunAccess(
-            RolloutProducer(client, keys, stop, event_log), WeightStore(client, keys), registry, store
+            RolloutProducer(run.client, run.keys, run.stop, event_log),
+            WeightStore(run.client, run.keys),
+            run.registry,
+            run.store,
         ),
-        retry=retry,
-        stop=stop,
+        retry=run.retry,
+        stop=run.stop,
         failure_count=FailureCount(description.join.env_retry_s),
         event_log=event_log,
     )
-    duties = WatchdogDuties(actor, connect(url, f"dppo-actor-{options.run}"), keys)
+
+
+def _sample(actor: Actor, run: RunConnection, calls: CallClock) -> None:
+    """Let the actor sample until the run ends or a stop is requested, then deregister and close it."""
+    duties = WatchdogDuties(actor, run.connect_again(), run.keys)
+    watchdog = Watchdog(
+        calls,
+        actor.description.join.env_timeout_s,
+        run.stop,
+        stopped_status=stopped_status(),
+        meanwhile=duties.beat,
+        farewell=duties.leave,
+    )
     try:
-        with Watchdog(
-            calls,
-            limit_s,
-            stop,
-            stopped_status=stopped_status(),
-            meanwhile=duties.beat,
-            farewell=duties.leave,
-        ):
+        with watchdog:
             actor.run()
-        _log_end(actor, store, stop)
+        _log_end(actor, run.store, run.stop)
     finally:
-        _leave(registry, slot, boot)
-        with closing_within(status=_ended(stop)):
+        _leave(run.registry, actor.stats.slot, actor.stats.boot)
+        with closing_within(status=_ended(run.stop)):
             actor.close()
-    return _ended(stop)
 
 
 def _serve_until_stopped(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
@@ -168,19 +210,6 @@ def _in_brackets(reason: str) -> str:
     return f" ({reason})" if reason else ""
 
 
-def _report(store: RunStore, service: str, text: str | None) -> None:
-    """Report a text to the operator, if Redis answers."""
-    if text is not None:
-        with suppress(TransientError, ConfigurationError), translated():
-            store.append_error(service, text)
-
-
-def _beat(registry: Registry, slot: int, report: ActorReport) -> None:
-    """Renew the registration of a slot that waits, if Redis answers."""
-    with suppress(TransientError, ConfigurationError), translated():
-        registry.beat(slot, report)
-
-
 class WatchdogDuties:
     """Duties of the watchdog's thread while environments take long, with a connection of its own."""
 
@@ -206,30 +235,8 @@ class WatchdogDuties:
     def leave(self, reason: str | None) -> None:
         """Report the reason, and end the registration."""
         stats = self._actor.stats
-        _report(self._store, f"actor {stats.slot}", reason)
+        report_error(self._store, f"actor {stats.slot}", reason)
         _leave(self._registry, stats.slot, stats.boot)
-
-
-def _check_place(options: ActorOptions, description: RunDescription) -> None:
-    """Check that a lock-step run, whose fleet is fixed, has a place for this actor.
-
-    Raises:
-        ConfigurationError: it has none.
-    """
-    plan, environments = description.join.lock_step, description.join.envs_per_actor
-    if plan is None:
-        return
-    if options.slot is None or options.slot >= plan.actors:
-        raise ConfigurationError(
-            f"run {options.run} is in lock-step mode: it takes no more than the {plan.actors} actors it was "
-            f"started with (set --actors); pass --slot 0 to {plan.actors - 1} only to replace an "
-            "actor that has ended"
-        )
-    if options.envs_per_actor not in (None, environments):
-        raise ConfigurationError(
-            f"run {options.run} is in lock-step mode with {environments} environments in each actor: "
-            "leave out --envs-per-actor"
-        )
 
 
 def _leave(registry: Registry, slot: int, boot: int) -> None:

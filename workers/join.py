@@ -1,12 +1,14 @@
-"""Joins a run: waits for its description, then checks the environment and the slot.
+"""The steps of joining a run: connect, wait for its description, check the environment and the slot.
 
-It also checks whether the run is still the one that the process joined.
+`check_run` later finds out whether the run has changed since the process joined it.
 """
 
 import logging
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 
 from dppo_redis.command_line.nearest import listed_instead
 from dppo_redis.environments.copy_number import CopyNumber
@@ -25,7 +27,9 @@ from dppo_redis.service.process_state import keeping_process_state
 from dppo_redis.service.renewal import HolderReading, living_holder
 from dppo_redis.service.service_deaths import MOST_DEATHS, Deaths, is_kept
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.client import RetryLoop
+from dppo_redis.store.client import Client, RetryLoop, TransientError, connect, translated
+from dppo_redis.store.credentials import Role, find_url
+from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.registry import BEAT_PERIOD_S, Registry, SlotHolder
 from dppo_redis.store.run_store import RunStore
 from workers.failures import FailureCount
@@ -33,6 +37,56 @@ from workers.watchdog import CallClock
 
 _READINGS_OF_A_DAMAGED_SPEC = 15  # three seconds
 _log = logging.getLogger("dppo")
+
+
+@dataclass(frozen=True)
+class RunConnection:
+    """The run that an actor joins, and the actor's connection to it."""
+
+    url: str
+    keys: RunKeys
+    client: Client
+    store: RunStore
+    registry: Registry
+    retry: RetryLoop
+    stop: StopRequest
+
+    @staticmethod
+    def open(url: str | None, run: str, stop: StopRequest) -> "RunConnection":
+        """Connect to a run; `url` None: to the server of the environment variable.
+
+        Raises:
+            ConfigurationError: there is no URL, or Redis refuses this client.
+        """
+        url, keys = find_url(url, Role.ACTOR), RunKeys(run)
+        client = _connect(url, keys)
+        return RunConnection(
+            url, keys, client, RunStore(client, keys), Registry(client, keys), RetryLoop(stop), stop
+        )
+
+    def connect_again(self) -> Client:
+        """Open a further connection, for another thread."""
+        return _connect(self.url, self.keys)
+
+    def report(self, slot: int | None, text: str | None) -> None:
+        """Report a text of the actor to the operator, if Redis answers."""
+        report_error(self.store, "actor" if slot is None else f"actor {slot}", text)
+
+    def beat(self, slot: int, report: ActorReport) -> None:
+        """Renew the registration of a slot that waits, if Redis answers."""
+        with suppress(TransientError, ConfigurationError), translated():
+            self.registry.beat(slot, report)
+
+
+def _connect(url: str, keys: RunKeys) -> Client:
+    return connect(url, f"dppo-actor-{keys.run}")
+
+
+def report_error(store: RunStore, service: str, text: str | None) -> None:
+    """Report a text of `service` to the operator, if Redis answers; None is not reported."""
+    if text is not None:
+        with suppress(TransientError, ConfigurationError), translated():
+            store.append_error(service, text)
 
 
 def wait_for_description(store: RunStore, retry: RetryLoop, stop: StopRequest) -> RunDescription | None:
@@ -52,12 +106,12 @@ def wait_for_description(store: RunStore, retry: RetryLoop, stop: StopRequest) -
         if description is not None:
             return description
         if rate_limit.due():
-            _log.info("waiting for the learner of run %s%s", store.keys.run, _others(store, retry))
+            _log.info("waiting for the learner of run %s%s", store.keys.run, _list_other_runs(store, retry))
         stop.sleep(0.2)
     return None
 
 
-def _others(store: RunStore, retry: RetryLoop) -> str:
+def _list_other_runs(store: RunStore, retry: RetryLoop) -> str:
     """A text with the names of other runs, in case the name is mistyped; empty in a fleet's services."""
     if is_kept():
         return ""
@@ -85,7 +139,7 @@ def check_environment(spec: Spec, slot: int = 0) -> None:
     """Compare this machine's environment with the run's spec.
 
     Raises:
-        ConfigurationError: they differ; the message says in what.
+        ConfigurationError: they differ; the message names the differences.
         EnvironmentNotBuiltError: the environment could not be built; this may pass.
     """
     try:
@@ -132,10 +186,10 @@ def check_environment_patiently(
 def pause_after_deaths(
     deaths: Deaths, beat: Callable[[ActorReport], None], report: Callable[[str], None], stop: StopRequest
 ) -> None:
-    """Report how the process before this one ended, and pause: the longer, the more of them failed in a row.
+    """Report how the previous process ended, and pause. The pause grows with the number of failures in a row.
 
     Raises:
-        GivesUpError: there were too many.
+        TooManyDeathsError: too many processes failed in a row.
     """
     if not deaths.last:
         return
@@ -150,6 +204,28 @@ def pause_after_deaths(
     while (left := until - time.monotonic()) > 0 and not stop.requested:
         beat(ActorReport(deaths=deaths.faults, killed=deaths.killed, last_death=deaths.last))
         stop.sleep(min(left, BEAT_PERIOD_S))
+
+
+def check_place(run: str, slot: int | None, envs_per_actor: int | None, description: RunDescription) -> None:
+    """Check that a lock-step run, whose fleet is fixed, has a place for this actor.
+
+    Raises:
+        ConfigurationError: it has none.
+    """
+    plan, environments = description.join.lock_step, description.join.envs_per_actor
+    if plan is None:
+        return
+    if slot is None or slot >= plan.actors:
+        raise ConfigurationError(
+            f"run {run} is in lock-step mode: it takes no more than the {plan.actors} actors it was "
+            f"started with (set --actors); pass --slot 0 to {plan.actors - 1} only to replace an "
+            "actor that has ended"
+        )
+    if envs_per_actor not in (None, environments):
+        raise ConfigurationError(
+            f"run {run} is in lock-step mode with {environments} environments in each actor: "
+            "leave out --envs-per-actor"
+        )
 
 
 def refuse_living_holder(

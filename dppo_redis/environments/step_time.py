@@ -1,7 +1,7 @@
 """Measures the cost of an environment's step, and chooses whether an actor's environments step in processes.
 
 Evaluations measure their copies with the same functions (`workers/evaluation_copies.py`). Processes save time
-if a step waits (a simulator elsewhere, a device, a pause), or computes while cores are free. Each process costs
+if a step waits (a simulator elsewhere, a device, a pause), or computes while cores are free. A process costs
 some tenths of a second at its start and about a quarter of a millisecond per step.
 """
 

@@ -68,7 +68,7 @@ class Deaths:
         """Refuse to start once more.
 
         Raises:
-            GivesUpError: there were too many deaths in a row.
+            TooManyDeathsError: there were too many deaths in a row.
         """
         if self.in_a_row >= MOST_DEATHS:
             raise TooManyDeathsError(

@@ -59,7 +59,7 @@ SPEAKERS: tuple[tuple[str, tuple[type, ...]], ...] = (
 )
 # Advice for another command than the one that speaks, which the message names.
 FOR_ANOTHER = {
-    ("workers/__main__.py", "--actors"),  # of the run's own command
+    ("workers/join.py", "--actors"),  # of the run's own command
     ("ops/commands/train.py", "--run"),  # `dppo-redis status --run`, which train has, too
 }
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?:\.[a-z][a-z-]*)?")
