@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from dppo_redis.command_line.nearest import listed_instead
+from dppo_redis.command_line.nearest import list_by_similarity
 from dppo_redis.environments.copy_number import CopyNumber
 from dppo_redis.environments.inspect import inspect
 from dppo_redis.errors import (
@@ -115,7 +115,7 @@ def _list_other_runs(store: RunStore, retry: RetryLoop) -> str:
     """A text with the names of other runs, in case the name is mistyped; empty in a fleet's services."""
     if is_kept():
         return ""
-    others = listed_instead(store.keys.run, retry.call("list the runs", store.other_runs))
+    others = list_by_similarity(store.keys.run, retry.call("list the runs", store.other_runs))
     return f"; this Redis has other runs: {others}" if others else ""
 
 

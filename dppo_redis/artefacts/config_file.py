@@ -5,6 +5,7 @@ from pathlib import Path
 
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import RunConfig
+from dppo_redis.protocol.settings import with_our_names
 from dppo_redis.service.files import read_text
 
 
@@ -14,6 +15,15 @@ def load_toml(file: Path) -> RunConfig:
     Raises:
         ConfigurationError: unreadable file, bad TOML, an unknown key or a value out of range.
     """
+    return load_with_notes(file)[0]
+
+
+def load_with_notes(file: Path) -> tuple[RunConfig, list[str]]:
+    """Read a configuration, and a note for each name of another library in it that has a name of ours.
+
+    Raises:
+        ConfigurationError: as `load_toml` does.
+    """
     try:
         values = tomllib.loads(read_text(file))
     except OSError as error:
@@ -21,7 +31,8 @@ def load_toml(file: Path) -> RunConfig:
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{file} is not valid TOML: {error}") from error
     try:
-        return RunConfig.model_validate(values)
+        ours, notes = with_our_names(RunConfig, values)
+        return RunConfig.model_validate(ours), [f"{file}: {note}" for note in notes]
     except ConfigurationError as error:
         raise ConfigurationError(f"{file}: {error}") from error
 

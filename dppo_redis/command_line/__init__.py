@@ -1,4 +1,4 @@
-"""The words of command lines: declared options, the form of values, help texts, foreign names.
+"""What users write on command lines: declared options, values, help texts, names of other libraries.
 
-They do not parse a command line (`service/arguments.py` does), and know no command or setting of a run.
+These modules know no command and no setting of a run. `service/arguments.py` parses command lines.
 """

@@ -1,4 +1,4 @@
-"""The options that a command declares, read from the same dataclasses and settings that tyro parses."""
+"""Reads the options of a command from the dataclasses and settings that tyro parses."""
 
 import ast
 import dataclasses
@@ -30,10 +30,10 @@ _METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 
 @dataclass(frozen=True)
 class Option:
-    """One option as it is typed: a flag, or a word that has its place."""
+    """One option of a command line: a flag or a positional argument."""
 
-    name: str  # ppo.batch_steps
-    metavar: str  # of its value; "" of a switch
+    name: str  # for example ppo.batch_steps
+    metavar: str  # name of the value in help texts; "" for a switch
     help: str
     default: Any
     is_positional: bool = False
@@ -42,40 +42,40 @@ class Option:
 
     @property
     def is_switch(self) -> bool:
-        """Whether it takes no value."""
+        """Whether the option takes no value."""
         return not self.metavar
 
     @property
     def flag(self) -> str:
-        """`--ppo.batch-steps`; of a switch that turns off what is on, `--no-...`."""
+        """The flag as typed: `--ppo.batch-steps`; for a switch that is on by default, `--no-...`."""
         section, dot, name = self.name.rpartition(".")
         off = "no-" if self.is_switch and self.default is True else ""
         return f"--{section}{dot}{off}{name}".replace("_", "-")
 
 
 def options_of(kind: type[Any], instance: Any = None) -> tuple[Option, ...]:
-    """All options of a command's dataclass, those of the settings in it under their sections' names.
+    """All options of a command's dataclass. The name of a setting begins with the name of its section.
 
-    Their defaults are those of `instance`, where one is given.
+    `instance`, if given, provides the defaults.
     """
     if _is_settings(kind):
-        return tuple(_of_settings(kind, "", instance))
-    return tuple(_of_dataclass(kind, instance))
+        return tuple(_options_of_settings(kind, "", instance))
+    return tuple(_options_of_dataclass(kind, instance))
 
 
-def _of_dataclass(kind: type[Any], instance: Any) -> Iterator[Option]:
+def _options_of_dataclass(kind: type[Any], instance: Any) -> Iterator[Option]:
     hints, texts = get_type_hints(kind, include_extras=True), _docstrings(kind)
     for field in dataclasses.fields(kind):
-        annotation, marks = _unwrapped(hints[field.name])
-        given = _configured(marks, "name")
-        name = field.name if given is None else given
+        annotation, markers = _unwrapped(hints[field.name])
+        chosen = _configured(markers, "name")
+        name = field.name if chosen is None else chosen
         value = None if instance is None else getattr(instance, field.name)
         if _is_settings(annotation):
-            yield from _of_settings(annotation, name, value)
+            yield from _options_of_settings(annotation, name, value)
             continue
         is_required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         default = field.default if instance is None and not is_required else value
-        option = _option(name, annotation, marks, texts.get(field.name, ""), default)
+        option = _option(name, annotation, markers, texts.get(field.name, ""), default)
         yield dataclasses.replace(option, is_required=is_required and instance is None)
 
 
@@ -84,33 +84,33 @@ def _is_settings(kind: Any) -> TypeGuard["type[BaseModel]"]:
     return isinstance(kind, type) and hasattr(kind, "model_fields")
 
 
-def _of_settings(model: "type[BaseModel]", path: str, instance: Any) -> Iterator[Option]:
+def _options_of_settings(model: "type[BaseModel]", path: str, instance: Any) -> Iterator[Option]:
     for name, field in model.model_fields.items():
         whole, annotation = f"{path}.{name}" if path else name, field.annotation
         default = field.get_default(call_default_factory=True, validated_data={})
         value = default if instance is None else getattr(instance, name)
         if _is_settings(annotation):
-            yield from _of_settings(annotation, whole, value)
+            yield from _options_of_settings(annotation, whole, value)
         else:
             yield _option(whole, annotation, tuple(field.metadata), field.description or "", value)
 
 
-def _option(name: str, annotation: Any, marks: tuple[Any, ...], text: str, default: Any) -> Option:
-    metavar, takes_many = _metavar(annotation, marks)
+def _option(name: str, annotation: Any, markers: tuple[Any, ...], text: str, default: Any) -> Option:
+    metavar, takes_many = _metavar(annotation, markers)
     takes_many = takes_many or get_origin(annotation) is tuple
-    is_positional = tyro.conf.Positional in marks
+    is_positional = tyro.conf.Positional in markers
     if is_positional:
-        metavar = _configured(marks, "metavar") or name.upper()
+        metavar = _configured(markers, "metavar") or name.upper()
     return Option(name, metavar, " ".join(text.split()), default, is_positional, takes_many=takes_many)
 
 
-def _metavar(annotation: Any, marks: tuple[Any, ...]) -> tuple[str, bool]:
-    """How its value is shown, and whether it takes any number of words."""
-    if given := _configured(marks, "metavar"):
-        return str(given), False
-    kind, marks = _unwrapped(annotation)
-    if given := _configured(marks, "metavar"):
-        return str(given), False
+def _metavar(annotation: Any, markers: tuple[Any, ...]) -> tuple[str, bool]:
+    """The name of an option's value in help texts, and whether the option takes any number of values."""
+    if configured := _configured(markers, "metavar"):
+        return str(configured), False
+    kind, markers = _unwrapped(annotation)
+    if configured := _configured(markers, "metavar"):
+        return str(configured), False
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return _metavar(next(part for part in parts if part is not NoneType), ())
@@ -125,18 +125,19 @@ def _metavar(annotation: Any, marks: tuple[Any, ...]) -> tuple[str, bool]:
 
 def _unwrapped(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
     if get_origin(annotation) is Annotated:
-        kind, *marks = get_args(annotation)
-        return kind, tuple(marks)
+        kind, *markers = get_args(annotation)
+        return kind, tuple(markers)
     return annotation, ()
 
 
-def _configured(marks: tuple[Any, ...], what: str) -> Any:
-    """What `tyro.conf.arg` or a constructor of a value says: its name, or how the value is shown."""
-    return next((found for mark in marks if (found := getattr(mark, what, None)) is not None), None)
+def _configured(markers: tuple[Any, ...], attribute: str) -> Any:
+    """The attribute that `tyro.conf.arg` or a value's constructor sets, for example `metavar`; else None."""
+    values = (getattr(marker, attribute, None) for marker in markers)
+    return next((value for value in values if value is not None), None)
 
 
 def _docstrings(kind: type[Any]) -> Mapping[str, str]:
-    """The text below each attribute of a class; none where its source is not there."""
+    """The docstring of each attribute of a class, by name. Empty if the source file is missing."""
     try:
         source = inspect.getsource(kind)
     except OSError:

@@ -1,7 +1,7 @@
-"""The table of foreign names (other libraries, earlier releases, misplaced settings) and the names we use.
+"""The table of foreign names: those of other libraries and earlier releases, and what they are called here.
 
-A foreign name with the same meaning is read as ours. A name with another meaning is refused, with a sentence
-that names ours. The table is used for TOML files, flags and keywords that are not ours.
+A foreign name with the same meaning is replaced by our name. A name with another meaning is refused, and the
+message says which of our settings to use. TOML files, flags and keyword arguments use the same table.
 """
 
 import re
@@ -10,47 +10,47 @@ from dataclasses import dataclass
 
 _SETTING = re.compile(r"\{([a-z_.]+)\}")
 SB3, CLEANRL, RLLIB = "stable-baselines3", "CleanRL", "RLlib"
-BEFORE = "the release before"
-_FLAGS = "the command line"  # options of the commands, which people write into TOML files
+PREVIOUS_RELEASE = "the previous release"
+COMMAND_LINE = "the command line"  # options of the commands, which are no settings
 _OTHERS = "others"
 
 
 @dataclass(frozen=True)
 class ForeignName:
-    """One name, whose it is, and what it is called here."""
+    """One foreign name, the library that uses it, and our name for it."""
 
-    name: str  # as a setting: with underscores, without a section
-    whose: str
-    ours: str = ""  # the setting or option that it is read as: ppo.entropy_coef; "" where it is refused
-    why: str = ""  # refused: what to do instead, with our settings in braces; accepted: a difference to know
+    name: str  # with underscores, without a section
+    library: str
+    ours: str = ""  # our setting or option, for example ppo.entropy_coef; "" if the name is refused
+    why: str = ""  # what to do instead of a refused name, our settings in braces; or a difference in meaning
 
     @property
     def section(self) -> str:
-        """Where ours stands: "ppo.", or "" at the top."""
+        """The section of our setting, for example "ppo."; "" if it has none."""
         return self.ours[: self.ours.rfind(".") + 1]
 
     def explain(self, spell: Callable[[str], str]) -> str:
-        """`why`, with our settings as `spell` writes them: as flags or as keys of a file."""
+        """`why`, with our settings as `spell` writes them: as flags, or as keys of a file."""
         return _SETTING.sub(lambda found: spell(found[1]), self.why)
 
 
 def as_flag(setting: str) -> str:
-    """`ppo.batch_steps` as it is typed on a command line."""
+    """`ppo.batch_steps` as a flag: `--ppo.batch-steps`."""
     return f"--{setting.replace('_', '-')}"
 
 
 def as_key(setting: str) -> str:
-    """`ppo.batch_steps` as messages about files write it."""
+    """`ppo.batch_steps` as messages about files and keyword arguments write it."""
     return setting
 
 
 def find_foreign(name: str) -> ForeignName | None:
-    """The entry of a name, with hyphens or underscores, in any case."""
+    """The entry of a name in any case, with hyphens or underscores; None if it is not in the table."""
     return _BY_NAME.get(name.lower().replace("-", "_"))
 
 
-_MEANT_ALIKE = {
-    BEFORE: {"env_steps": "total_steps", "history": "event_log"},
+_SAME_MEANING = {
+    PREVIOUS_RELEASE: {"env_steps": "total_steps", "history": "event_log"},
     SB3: {
         "total_timesteps": "total_steps",
         "n_timesteps": "total_steps",
@@ -96,7 +96,7 @@ _MEANT_ALIKE = {
 _ENVIRONMENTS = "environments are counted for each actor here: {envs_per_actor}, times {actors}"
 _ADVANTAGES = "advantages are always normalised, over each minibatch: leave it out"
 _FIGURES = "numbers and TensorBoard files are always written, into the directory of the run: leave it out"
-_MEANT_OTHERWISE = {
+_OTHER_MEANING = {
     SB3: {
         "batch_size": (
             "in stable-baselines3 it is the rows of one gradient step, here {ppo.minibatch_size}; in CleanRL "
@@ -138,15 +138,15 @@ _MEANT_OTHERWISE = {
         "no_evaluation": "evaluation is left out with {evaluation.enabled} false",
         "max_episode_steps": "a wrapper does this: {wrappers} 'TimeLimit(max_episode_steps=N)'",
     },
-    _FLAGS: {
+    COMMAND_LINE: {
         name: f"it is an option of the command, not a setting: {as_flag(name)}"
         for name in ("run", "run_dir", "redis", "resume", "overwrite", "json", "event_log", "age", "config")
     },
 }
 FOREIGN_NAMES = (
     *(
-        ForeignName(name, whose, ours)
-        for whose, names in _MEANT_ALIKE.items()
+        ForeignName(name, library, ours)
+        for library, names in _SAME_MEANING.items()
         for name, ours in names.items()
     ),
     ForeignName(
@@ -157,8 +157,8 @@ FOREIGN_NAMES = (
     ),
     ForeignName("env", SB3, "env_id"),
     *(
-        ForeignName(name, whose, why=why)
-        for whose, names in _MEANT_OTHERWISE.items()
+        ForeignName(name, library, why=why)
+        for library, names in _OTHER_MEANING.items()
         for name, why in names.items()
     ),
 )

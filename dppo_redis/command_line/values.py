@@ -1,4 +1,4 @@
-"""How values are written on a command line: rules for tyro. Whole numbers are written as in a TOML file."""
+"""Reads the values of a command line, by rules for tyro. Whole numbers are written as in a TOML file."""
 
 import re
 from collections.abc import Callable
@@ -8,21 +8,22 @@ from typing import Any, get_args
 
 import tyro
 
-_MOST_DIGITS = 18  # of a whole number: more do not fit into 64 bits
-_MULTIPLES = {"k": 3, "m": 6, "b": 9, "g": 9}
-_WITH_MULTIPLE = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)([kmbg])", re.IGNORECASE)
+_MOST_DIGITS = 18  # of a whole number; more digits do not fit into 64 bits
+_EXPONENTS = {"k": 3, "m": 6, "b": 9, "g": 9}
+_WITH_LETTER = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)([kmbg])", re.IGNORECASE)
 
 
 def read_whole_number(words: list[str]) -> int:
-    """A whole number as people write it: 500000, 500_000 or 5e5.
+    """Read a whole number in any of these forms: 500000, 500_000, 5e5.
 
     Raises:
-        ValueError: it is none, or has more than 18 digits; says how to write what was probably meant.
+        ValueError: the word is not a whole number, or has more than 18 digits. For a word such as 1.5M the
+            message says how to write the number.
     """
     (word,) = words
-    if multiple := _WITH_MULTIPLE.fullmatch(word):
-        number, letter = multiple.groups()
-        raise ValueError(f"{word!r} is not a whole number: write {number}e{_MULTIPLES[letter.lower()]}")
+    if found := _WITH_LETTER.fullmatch(word):
+        number, letter = found.groups()
+        raise ValueError(f"{word!r} is not a whole number: write {number}e{_EXPONENTS[letter.lower()]}")
     try:
         number = Decimal(word)
     except InvalidOperation:
@@ -34,7 +35,7 @@ def read_whole_number(words: list[str]) -> int:
     return int(number)
 
 
-def _read_words(words: list[str]) -> str:
+def _read_text(words: list[str]) -> str:
     return words[0]
 
 
@@ -52,7 +53,7 @@ def _read_number(words: list[str]) -> float:
 _READERS: dict[Any, tuple[str, Callable[[list[str]], Any]]] = {
     int: ("INT", read_whole_number),
     float: ("FLOAT", _read_number),
-    str: ("TEXT", _read_words),
+    str: ("TEXT", _read_text),
     Path: ("PATH", _read_path),
 }
 KINDS = tyro.constructors.ConstructorRegistry()
@@ -62,10 +63,10 @@ KINDS = tyro.constructors.ConstructorRegistry()
 def _plain_values(
     info: tyro.constructors.PrimitiveTypeInfo,
 ) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
-    """Numbers, texts and paths, several of one kind, or one that may be left out.
+    """tyro's rule for numbers, texts, paths, tuples of these and optional ones.
 
-    tyro's own rules take no 1e6, which TOML files may have, for a whole number. About `int | None` and
-    `tuple[int, ...]` they report which types were tried instead of what is wrong.
+    tyro's own rules refuse 1e6 as a whole number, which a TOML file may have. For `int | None` and
+    `tuple[int, ...]` their messages list the types that were tried and do not name the mistake.
     """
     parts = get_args(info.type)
     is_optional = len(parts) == 2 and parts[1] is type(None)

@@ -178,7 +178,8 @@ class RunConfig(Section):
     use_action_mask: bool = True
     """Never choose an action that the environment's info["action_mask"] forbids, where it has one"""
     env_timeout_s: float = Field(600.0, gt=0, le=86_400)
-    """Longest time of one reset or step; a process whose environments take longer is started anew"""
+    """Longest time of one reset or step, and of building all copies of an actor; a process that takes
+    longer is restarted"""
     env_retry_s: float = Field(30.0, ge=0, le=86_400)
     """How long building an environment that raises is tried again, with growing pauses"""
     vectorization: Literal["auto", "sync", "async"] = "auto"

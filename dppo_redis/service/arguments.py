@@ -14,13 +14,16 @@ import tyro
 
 from dppo_redis.command_line.declared import Option, options_of
 from dppo_redis.command_line.help_text import Layout, help_text
-from dppo_redis.command_line.our_flags import settled, values_by_option, with_our_flags
+from dppo_redis.command_line.our_flags import values_by_option, with_our_flags, without_default_switches
 from dppo_redis.command_line.values import KINDS
 from dppo_redis.errors import ConfigurationError
 
 T = TypeVar("T")
 _USER_INFO = re.compile(r"(://[^\s:@/?#]*):\S*@")
 _MISSING_VALUE = re.compile(r"Missing value for argument '(-[^']*)'\. Expected 1 values")
+_WRONG_CHOICE = re.compile(r"invalid choice '(.*)' for argument '(-[^']*)'\. Expected one of \((.*?),?\)\.")
+_NO_VALUE_TAKEN = re.compile(r"argument (-\S*): ignored explicit argument ('.*')")
+_MISTAKE_IN_VALUE = "Error parsing "
 _NO_PAIRS = "Failed to parse key-value pairs!"
 _SECRET_PARAMETER = re.compile(r"([a-z_]*password)=[^&\s]*")
 _FRAME = "╭╮╰╯│─+|"  # the box that tyro draws, with and without UTF-8
@@ -42,11 +45,12 @@ def parse_arguments(
         ConfigurationError: an unknown option or a bad value, with the nearest option.
     """
     options = options_of(kind, default)
-    words = settled(read_flags(kind, argv, prog), options)
+    words = without_default_switches(read_flags(kind, argv, prog), options)
     if asks_for_help(words):
         sys.stdout.write(f"{help_text(prog, inspect.getdoc(kind) or '', options, layout)}\n")
         raise SystemExit(0)
     _refuse_stray_words(words, options, prog)
+    _refuse_missing_options(words, options, prog)
     given = tyro.MISSING_NONPROP if default is None else default
     with _mistakes_raised(prog):
         return tyro.cli(kind, args=words, prog=prog, default=given, config=_MARKERS, registry=KINDS)
@@ -80,6 +84,15 @@ def _refuse_stray_words(words: Sequence[str], options: Sequence[Option], prog: s
         ]
         before = f": {', '.join(taken)} already" if taken else ""
         raise ConfigurationError(hide_secrets(f"unexpected word {stray[0]!r}{before} (see {prog} --help)"))
+
+
+def _refuse_missing_options(words: Sequence[str], options: Sequence[Option], prog: str) -> None:
+    """Refuse a command line without a required option."""
+    _, with_values = values_by_option(words, options)
+    present = {option.name for option, _ in with_values}
+    missing = [f"{o.flag} {o.metavar}" for o in options if o.is_required and o.name not in present]
+    if missing:
+        raise ConfigurationError(f"pass {' and '.join(missing)} (see {prog} --help)")
 
 
 def asks_for_help(words: Sequence[str]) -> bool:
@@ -128,10 +141,15 @@ def _mistakes_raised(prog: str) -> Iterator[None]:
 
 
 def _in_plain_words(message: str) -> str:
-    """tyro's sentence, or our own where tyro's does not say what to write."""
+    """tyro's sentence, or our own if tyro's does not say what to write."""
     if missing := _MISSING_VALUE.match(message):
         return f"{missing[1]} needs a value behind it"
-    return message.replace(_NO_PAIRS, "write pairs behind it, NAME VALUE ...")
+    if wrong := _WRONG_CHOICE.match(message):
+        return f"{wrong[2]}: must be one of {wrong[3].replace(chr(39), '')} (got {wrong[1]!r})"
+    if taken := _NO_VALUE_TAKEN.match(message):
+        return f"{taken[1]} takes no value (got {taken[2]})"
+    pairs = "write a name and a value for each, with a space between: NAME VALUE ..."
+    return message.removeprefix(_MISTAKE_IN_VALUE).replace(_NO_PAIRS, pairs)
 
 
 def hide_secrets(text: str) -> str:

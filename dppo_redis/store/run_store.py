@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import redis
 
-from dppo_redis.command_line.nearest import listed_instead
+from dppo_redis.command_line.nearest import list_by_similarity
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.report_fields import from_fields, from_whole_fields, to_fields
 from dppo_redis.protocol.reports import Control, Evaluation, EvaluatorReport
@@ -274,5 +274,5 @@ def only_run(client: Client) -> str:
 
 def missing_run(client: Client, run: str) -> ConfigurationError:
     """An error which says that a server has no run of this name, and which runs it has."""
-    others = listed_instead(run, find_runs(client))
+    others = list_by_similarity(run, find_runs(client))
     return ConfigurationError(f"this Redis has no run {run}{f'; it has: {others}' if others else ''}")

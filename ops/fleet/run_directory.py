@@ -11,7 +11,7 @@ import tomli_w
 
 from dppo_redis.artefacts.config_file import to_toml
 from dppo_redis.artefacts.run_files import RunFiles, resumable_files
-from dppo_redis.command_line.nearest import listed_instead
+from dppo_redis.command_line.nearest import list_by_similarity
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.report_fields import to_json
@@ -97,8 +97,8 @@ def _choose_to_resume(config: RunConfig, run: str | None, directory: Path | None
         here = runs_here()
         if config.env_id in here:
             raise ConfigurationError(f"--resume takes no name: write --resume --run {config.env_id}")
-        listed = f"; {RUNS}/ has: {', '.join(here[:8])} (newest first)" if here else ""
-        raise ConfigurationError(f"--resume needs --run-dir DIR or --run NAME{listed}")
+        listed = f"{RUNS}/ has: {', '.join(here[:8])} (newest first)" if here else _no_runs_here()
+        raise ConfigurationError(f"--resume needs --run-dir DIR or --run NAME; {listed}")
     path = (directory or RUNS / check_run_name(run or "")).absolute()
     found = run_in(path)
     if found is None:
@@ -113,9 +113,15 @@ def _choose_to_resume(config: RunConfig, run: str | None, directory: Path | None
 
 
 def nothing_to_resume(path: Path) -> ConfigurationError:
-    """The error for a directory that holds no run. Its message lists the runs in runs/."""
-    others = listed_instead(path.name, runs_here())
-    return ConfigurationError(f"{path} holds no run to resume{f'; {RUNS}/ has: {others}' if others else ''}")
+    """The error for a directory that holds no run. Its message lists the runs in runs/, or the next step."""
+    others = list_by_similarity(path.name, runs_here())
+    return ConfigurationError(
+        f"{path} holds no run to resume; {f'{RUNS}/ has: {others}' if others else _no_runs_here()}"
+    )
+
+
+def _no_runs_here() -> str:
+    return f"there is no run in {RUNS}/ here: leave out --resume to start one, or change to another directory"
 
 
 def check(directory: RunDirectory, *, resume: bool, overwrite: bool) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dppo_redis.command_line.nearest import listed_instead
+from dppo_redis.command_line.nearest import list_by_similarity
 from dppo_redis.errors import ConfigurationError
 from ops.fleet.run_directory import RUNS, runs_here
 
@@ -40,7 +40,7 @@ def _by_name(path: Path) -> Path:
     """
     if (RUNS / path).exists():
         return RUNS / path
-    others = listed_instead(path.name, runs_here())
+    others = list_by_similarity(path.name, runs_here())
     raise ConfigurationError(
         f"{path} holds no run and no export{f'; {RUNS}/ has: {others}' if others else ''}"
     )

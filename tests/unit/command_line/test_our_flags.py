@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from dppo_redis.artefacts.config_file import load_with_notes
 from dppo_redis.command_line.declared import options_of
-from dppo_redis.command_line.foreign_names import FOREIGN_NAMES, ForeignName
+from dppo_redis.command_line.foreign_names import COMMAND_LINE, FOREIGN_NAMES, ForeignName, as_flag, as_key
 from dppo_redis.command_line.our_flags import with_our_flags
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import RunConfig
@@ -92,6 +93,9 @@ def test_a_flag_that_is_read_as_another_is_reported_once(caplog: pytest.LogCaptu
         ("--no-evaluation", ("--no-evaluation", "--evaluation.enabled false")),
         ("--actor 3", ("unknown option --actor", "--actors?")),
         ("--n-step 3", ("unknown option --n-step", "--rollout-steps?")),
+        ("--ppo.batch-size 64", ("--ppo.batch-size", "--ppo.minibatch-size", "--ppo.batch-steps")),
+        ("--lock-step=3", ("--lock-step takes no value (got '3')",)),
+        ("--help-all", ("unknown option --help-all",)),
         ("--episodes 3", ("unknown option --episodes", "--evaluation.episodes?")),
         ("--interval-s 3", ("--evaluation.interval-s or --checkpoint.interval-s?",)),
         ("--network.gamma 3", ("unknown option --network.gamma", "--ppo.gamma?")),
@@ -145,6 +149,72 @@ def test_behind_two_hyphens_stands_the_environment() -> None:
     words = ["--wrappers", "A", "B", "--", "CartPole-v1"]
     config = read_options(TrainOptions, words, "dppo-redis train").config
     assert (config.env_id, config.wrappers) == ("CartPole-v1", ("A", "B"))
+
+
+@pytest.mark.parametrize("foreign", FOREIGN_NAMES, ids=lambda foreign: foreign.name)
+def test_a_foreign_key_of_a_file_is_read_or_refused_as_the_flag_is(
+    foreign: ForeignName, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.toml"
+    table = foreign.section[:-1] or "ppo"
+    for name, text in (
+        (foreign.name, f"{foreign.name} = VALUE"),
+        (f"{table}.{foreign.name}", f"[{table}]\n{foreign.name} = VALUE"),
+    ):
+        is_read = foreign.ours in SETTINGS and (name == foreign.name or bool(foreign.section))
+        is_switch = is_read and isinstance(SETTINGS[foreign.ours].default, bool)
+        is_text = foreign.ours == "env_id"
+        file.write_text(text.replace("VALUE", "true" if is_switch else '"A-v0"' if is_text else "1.0"))
+        if is_read and foreign.ours == "ppo.clip_epsilon":  # below 1
+            file.write_text(text.replace("VALUE", "0.5"))
+        if is_read and foreign.ours in ("ppo.batch_steps", "ppo.minibatch_size"):  # at least 8
+            file.write_text(text.replace("VALUE", "8"))
+        if is_read:
+            (note,) = load_with_notes(file)[1]
+            assert f"{name} is {foreign.ours} here" in note
+            assert foreign.why in note
+        else:
+            with pytest.raises(ConfigurationError) as caught:
+                load_with_notes(file)
+            assert str(caught.value).startswith(f"{file}: unknown setting {name}: ")
+            assert (foreign.ours if foreign.ours in SETTINGS else foreign.explain(as_key)) in str(
+                caught.value
+            )
+
+
+@pytest.mark.parametrize("foreign", FOREIGN_NAMES, ids=lambda foreign: foreign.name)
+def test_a_foreign_flag_is_replaced_by_ours_or_refused_with_ours(foreign: ForeignName) -> None:
+    if foreign.library == COMMAND_LINE:
+        return  # as flags these are ours
+    flag = as_flag(foreign.name)
+    if foreign.ours:
+        ours = with_our_flags([flag, "1"], TRAIN)
+        assert as_flag(foreign.ours) in ours.words or foreign.ours == "env_id"
+        assert [note.startswith(f"{flag} is ") for note in ours.notes] == [True]
+        return
+    for section in ("", "ppo."):
+        with pytest.raises(ConfigurationError) as caught:
+            with_our_flags([as_flag(f"{section}{foreign.name}")], TRAIN)
+        assert foreign.explain(as_flag) in str(caught.value)
+
+
+def test_the_weight_of_the_value_loss_in_a_file_is_read_with_a_word_about_its_meaning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "run.toml"
+    for text in ("vf_coef = 0.25", "[ppo]\nvf_coef = 0.25"):
+        file.write_text(text)
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "dppo"):
+            assert train("--config", str(file)).config.ppo.value_coef == 0.25
+        (note,) = caplog.messages
+        assert "vf_coef is ppo.value_coef here (stable-baselines3 does not halve the squared error" in note
+
+
+def test_a_file_of_settings_in_the_place_of_the_environment_and_a_server_for_serial_are_refused() -> None:
+    assert "write --config in front of it" in refusal("run.toml")
+    with pytest.raises(ConfigurationError, match="serial trains without Redis: leave it out"):
+        read_options(SerialOptions, ["A-v0", "--redis=redis://x"], "dppo-redis serial")
 
 
 def test_services_still_take_their_event_log_by_its_former_name() -> None:

@@ -96,3 +96,16 @@ def test_what_is_to_be_resumed_is_asked_for_with_the_runs_that_there_are(
     with pytest.raises(ConfigurationError) as caught:
         choose(RunConfig(env_id=env_id), run, None, resume=True)
     assert str(caught.value).endswith(says)
+
+
+@pytest.mark.parametrize("run", [None, "hopper"])
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_a_resume_without_any_run_names_the_next_step(
+    run: str | None, has_folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "runs" if has_folder else elsewhere).mkdir(parents=True)
+    monkeypatch.chdir(elsewhere)
+    with pytest.raises(ConfigurationError) as caught:
+        choose(RunConfig(), run, None, resume=True)
+    assert "there is no run in runs/ here: leave out --resume to start one" in str(caught.value)
