@@ -1,7 +1,7 @@
 """The Python API: `dppo_redis.train` and `dppo_redis.load`. `ops/library` does the work.
 
-The one module of this package that imports from `ops`. Nothing imports it: `dppo_redis/__init__.py` loads it
-when one of its names is used.
+Only this module of the package imports from `ops`. No module imports it: `dppo_redis/__init__.py` loads it
+when a program uses one of its names.
 """
 
 from pathlib import Path
@@ -27,27 +27,27 @@ def train(
     event_log: Path | str | None = None,
     **settings: Any,
 ) -> Run:
-    """Train a fleet in the background, as `dppo-redis train` does: returns once its processes run.
+    """Train with a fleet in the background, as `dppo-redis train` does. Returns as soon as its processes run.
 
         run = dppo_redis.train("CartPole-v1", actors=2, total_steps=100_000, ppo={"learning_rate": 3e-4})
 
-    The fleet ends when this program ends. Signals, threads and output of this process are left alone.
+    The fleet ends when this program ends. It does not change this program's signals, threads and output.
 
     Args:
-        env: id of gymnasium, or "module:EnvId"; the module is found where this process finds it.
-        config: settings to begin with, a `RunConfig` or the path of a TOML file; keyword arguments win.
+        env: environment id of gymnasium, or "module:EnvId"; the module must be importable in this program.
+        config: a `RunConfig` or the path of a TOML file; keyword arguments override it.
         run: name of the run; default: environment, seed and time.
-        run_dir: directory of its files; default: runs/NAME.
-        redis: URL of a Redis; default: DPPO_REDIS_URL, where set, else a server of the run's own.
-        resume: True: go on with the run in `run_dir` or of that name; "auto": begin, go on or show the end.
-        overwrite: remove what an earlier run left in this directory and under this name.
-        event_log: directory in which each process writes down what it did; default: none.
+        run_dir: directory of the run's files; default: runs/NAME.
+        redis: URL of a Redis; default: DPPO_REDIS_URL, if set, else a server that the run starts.
+        resume: True continues the run in `run_dir` or of this name; "auto" starts, continues or shows it.
+        overwrite: remove an earlier run of this name, and an earlier run's files from the directory.
+        event_log: directory in which each process writes a log of its events; default: none.
         settings: fields of `RunConfig`; sections as dicts: `ppo={"gamma": 0.98}`, `network={"hidden": [32]}`.
 
     Raises:
-        ConfigurationError: a mistake in the settings or in the environment, in the words of the command, or
-            an environment that only this notebook or script knows. Nothing has been started or removed.
-        EnvironmentBrokenError: the environment kept raising, or hangs.
+        ConfigurationError: a mistake in the settings or in the environment, or an environment that only this
+            notebook or script can import. Nothing has been started or removed.
+        EnvironmentBrokenError: the environment raised in all attempts, or hangs.
         UnavailableError: Redis cannot be reached.
         RunFailedError: the fleet did not start.
     """
@@ -67,20 +67,20 @@ def train(
 
 
 def load(path: Path | str, *, seed: int | None = None) -> Policy:
-    """The policy in a run's directory, a checkpoint, `best_policy.msgpack` or an export, ready to act.
+    """Load a policy from a run's directory, a checkpoint, `best_policy.msgpack` or an export.
 
         policy = dppo_redis.load("runs/NAME")
         action = policy.act(observation)
 
-    Of a run's directory it is the best one of the evaluations, of a run without evaluations the newest
-    checkpoint. The environment need not be installed. torch is imported for checkpoints, and for networks
-    with images, a memory, or of your own.
+    In a run's directory it takes the policy with the best evaluation; without evaluations, the newest
+    checkpoint. The environment need not be installed. Checkpoints, custom networks, and networks with images
+    or a memory import torch.
 
     Args:
-        path: of any of these.
-        seed: makes the actions that `act(..., greedy=False)` draws repeatable.
+        path: the directory or file.
+        seed: with the same seed, `act(..., greedy=False)` draws the same actions.
 
     Raises:
-        ConfigurationError: there is no policy, or it is damaged, or a checkpoint lies outside of its run.
+        ConfigurationError: there is no policy, or it is damaged, or a checkpoint is outside of its run.
     """
     return load_from(path, seed)

@@ -1,7 +1,7 @@
-"""Every error this product raises, and the exit status each one means.
+"""All errors that this product raises, with the exit status of each.
 
-One tree: callers catch these types only; errors of libraries are wrapped with their cause.
-A message says what broke, on whose side, and what to do about it.
+Callers catch these types only; errors of libraries are wrapped, with their cause.
+A message names the mistake, where it is, and the remedy.
 """
 
 from enum import IntEnum
@@ -16,9 +16,9 @@ class ExitStatus(IntEnum):
     FAILED = 1
     UNAVAILABLE = 69  # a service that an interactive command needs cannot be reached
     ENVIRONMENT_BROKEN = 70
-    IO_ERROR = 74  # the last checkpoint could not be saved; all else went well
+    IO_ERROR = 74  # the last checkpoint could not be saved; the rest of the run succeeded
     FENCED = 76  # another learner took over this run
-    CONFIGURATION = 78  # a human has to change something; restarting does not help
+    CONFIGURATION = 78  # a person has to change something; a restart does not help
     GAVE_UP = 79  # the service failed too often; supervisord does not restart it
     INTERRUPTED = 130  # Ctrl-C, after a clean stop
     TERMINATED = 143  # SIGTERM or SIGHUP, after a clean stop
@@ -31,17 +31,17 @@ class DppoError(Exception):
 
 
 class ConfigurationError(DppoError):
-    """A setting, environment, password or access right that a human has to correct."""
+    """A setting, environment, password or access right that a person has to correct."""
 
     exit_status = ExitStatus.CONFIGURATION
 
 
 class LeaseHeldError(ConfigurationError):
-    """A living learner leads the run; two cannot."""
+    """Another living learner leads the run."""
 
 
 class DamagedSpecError(ConfigurationError):
-    """The run's spec key holds no description; a living learner puts it back within two seconds."""
+    """The run's spec key holds no description. A living learner restores it within two seconds."""
 
 
 class UnavailableError(DppoError):
@@ -51,7 +51,7 @@ class UnavailableError(DppoError):
 
 
 class RunFailedError(DppoError):
-    """A run ended because a service of it, or the command itself, ended in a way that no restart mends."""
+    """A run failed: one of its services or the command ended, and a restart does not help."""
 
 
 class NoPolicyError(DppoError):
@@ -59,19 +59,19 @@ class NoPolicyError(DppoError):
 
 
 class ObservationError(DppoError, ValueError):
-    """An observation, or an action mask, of another form than the policy was trained on."""
+    """An observation or action mask whose form differs from those that the policy was trained on."""
 
 
 class WireError(DppoError):
-    """Bytes that are not a valid message of ours. `reason` is the counter it adds to."""
+    """Bytes that are not a valid message of this product. `reason` names the counter that counts them."""
 
     def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(f"{reason}: {detail}"[:_LONGEST_DETAIL])  # it may quote what was received
+        super().__init__(f"{reason}: {detail}"[:_LONGEST_DETAIL])  # the detail may quote received bytes
         self.reason = reason
 
 
 class EnvironmentBrokenError(DppoError):
-    """The environment kept raising; its own traceback is in the log."""
+    """The environment raised in all attempts; its traceback is in the log."""
 
     exit_status = ExitStatus.ENVIRONMENT_BROKEN
 
@@ -81,20 +81,20 @@ class EnvironmentNotBuiltError(EnvironmentBrokenError):
 
 
 class EnvironmentHangsError(EnvironmentBrokenError):
-    """The environment did not answer within its limit; trying again would take as long."""
+    """The environment did not answer within its time limit, so the call is not repeated."""
 
 
 class FencedError(DppoError):
-    """This learner lost its lease to another one; nothing it writes is accepted any more."""
+    """Another learner took the lease of this one. Redis refuses all further writes of this learner."""
 
     exit_status = ExitStatus.FENCED
 
 
 class CheckpointError(DppoError):
-    """A checkpoint that cannot be used: damaged, incomplete, or of another run."""
+    """An unusable checkpoint: damaged, incomplete, or of another run."""
 
 
 class StoppedError(DppoError):
-    """A stop was requested while waiting for something."""
+    """A stop was requested while the process waited."""
 
     exit_status = ExitStatus.DONE

@@ -1,7 +1,7 @@
 """Runs the `train` command in a child process, which ends when the caller's program ends.
 
 The command has its own session and its own standard streams, so it does not affect the caller's signals,
-terminal and output. Its output goes to files without a name, which disappear with the processes.
+terminal and output. Its output goes to unnamed temporary files, which the system removes with the processes.
 """
 
 import os
@@ -26,13 +26,14 @@ from dppo_redis.protocol.report_fields import from_json
 from dppo_redis.protocol.reports import RunSummary
 from dppo_redis.service.shutdown import OWNER_PID_VARIABLE, PARENT_PID_VARIABLE
 from dppo_redis.store.credentials import URL_VARIABLE
+from ops.library.keyword_messages import with_keywords
 
 _PACKAGES = Path(__file__).resolve().parents[2]
 _INSTALLED = ("site-packages", "dist-packages")
-STANDARD_INPUT = Path("/dev/stdin")  # each time it is opened it is read from its start
-_PREFIX = "dppo-redis: "  # of the line in which a command says why it ended
+STANDARD_INPUT = Path("/dev/stdin")  # a process that opens it reads from the start
+_PREFIX = "dppo-redis: "  # of the line with the error of a command
 _TAIL_BYTES = 65_536
-_LINES = 10
+_LAST_LINES = 10
 _REFUSALS: dict[int, type[DppoError]] = {
     ExitStatus.CONFIGURATION: ConfigurationError,
     ExitStatus.ENVIRONMENT_BROKEN: EnvironmentBrokenError,
@@ -43,14 +44,14 @@ _REFUSALS: dict[int, type[DppoError]] = {
 class Command:
     """One `dppo-redis` command that this process has started, and its output."""
 
-    def __init__(self, words: Sequence[str], redis: str | None, given: str) -> None:
-        """Start it; it may read `given` at STANDARD_INPUT as often as it likes.
+    def __init__(self, words: Sequence[str], redis: str | None, standard_input_text: str) -> None:
+        """Start the command. It can read `standard_input_text` from STANDARD_INPUT any number of times.
 
-        A Redis URL may hold a password, so it travels in the environment.
+        The Redis URL may hold a password, so the command gets it in an environment variable.
         """
         self._out, self._errors = _unnamed_file(), _unnamed_file()
         standard_input = _unnamed_file()
-        standard_input.write(given.encode())
+        standard_input.write(standard_input_text.encode())
         standard_input.flush()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "ops", *words],
@@ -58,7 +59,7 @@ class Command:
             stdin=standard_input,
             stdout=self._out,
             stderr=self._errors,
-            start_new_session=True,  # Ctrl-C in the terminal or notebook is for the caller
+            start_new_session=True,  # Ctrl-C in the terminal or notebook reaches only the caller
         )
         standard_input.close()
 
@@ -69,12 +70,12 @@ class Command:
 
     @cached_property
     def _output(self) -> tuple[str, str]:
-        """The ends of standard output and standard error; valid after the command has ended."""
+        """The ends of standard output and standard error. Call it only after the command has ended."""
         with self._out, self._errors:
             return _tail(self._out), _tail(self._errors)
 
     def terminate(self) -> None:
-        """Ask the command to stop everything in order."""
+        """Ask the command to stop its fleet in order."""
         if self.exit_status is None:
             self._process.terminate()
 
@@ -84,13 +85,16 @@ class Command:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return False
-        return bool(self._output)  # read now: the files are closed with it
+        return bool(self._output)  # reads the output now, and closes its files
 
     def refusal(self) -> DppoError:
-        """The error that ended the command before the run began, with the command's own message."""
-        words = self._output[1].rpartition(f"\n{_PREFIX}")[2].removeprefix(_PREFIX).strip()
+        """The error that ended the command before the run began; its message names keywords, not flags."""
+        reason = self._output[1].rpartition(f"\n{_PREFIX}")[2].removeprefix(_PREFIX).strip()
         kind = _REFUSALS.get(self._process.returncode, RunFailedError)
-        return kind(words or f"the command ended with status {self._process.returncode} and said nothing")
+        return kind(
+            with_keywords(reason)
+            or f"the command ended with status {self._process.returncode} without a message"
+        )
 
     def summary(self) -> RunSummary | None:
         """The summary that the command printed at its end; None if it printed none."""
@@ -101,7 +105,7 @@ class Command:
 
     def last_lines(self) -> str:
         """The last lines of standard error."""
-        return "\n".join(self._output[1].strip().splitlines()[-_LINES:])
+        return "\n".join(self._output[1].strip().splitlines()[-_LAST_LINES:])
 
 
 def _unnamed_file() -> IO[bytes]:
@@ -123,7 +127,7 @@ def _environment(redis: str | None) -> dict[str, str]:
 
 
 def _own_paths() -> list[str]:
-    """The caller's own module directories: that of its script, and those that it has added."""
+    """The directories of the caller's own modules: that of its script, and those added to sys.path."""
     roots = [Path(sys.base_prefix).resolve() / "lib", Path(sys.prefix).resolve() / "lib"]
     found = [Path(path).absolute() for path in sys.path if path and Path(path).is_dir()]
     return [

@@ -1,4 +1,4 @@
-"""Refuses environments that only the caller's process can build: each process of a run builds its own."""
+"""Refuses environments that only the caller's process can build. Each process of a run builds its own."""
 
 import functools
 import sys
@@ -14,71 +14,73 @@ def check_environment(env: object) -> None:
     """Refuse a value that is not an environment's id.
 
     Raises:
-        ConfigurationError: a class, a function or an instance, by its name, with what to do.
+        ConfigurationError: a class, a function or an instance; the message names it and the remedy.
     """
     if env is None or isinstance(env, str):
         return
     kind = "a class" if isinstance(env, type) else "a function" if callable(env) else "an object"
     builder = env if isinstance(env, type) or callable(env) else type(getattr(env, "unwrapped", env))
-    name, module = _home_of(builder)
+    name, module = _name_and_module(builder)
     if name == "<lambda>":
         name = "the environment's class"
     env_id = _id_of(env, f"{module}:{name}")
     if env_id is None or module == _MAIN:
-        instead = _instead(name, "my_module" if module == _MAIN else module, env_id or "MyEnv-v0")
+        advice = _advise_module(name, "my_module" if module == _MAIN else module, env_id or "MyEnv-v0")
     else:
-        instead = f'Pass "{env_id if module.startswith("gymnasium.") else f"{module}:{env_id}"}"'
+        advice = f'Pass "{env_id if module.startswith("gymnasium.") else f"{module}:{env_id}"}"'
     raise ConfigurationError(
-        f"env: an environment's id is needed, and {name} is {kind}: every process of the run builds its own "
-        f"copies. {instead}"
+        f"env: pass an environment's id ({name} is {kind}), because each process of the run builds its own "
+        f"environments. {advice}"
     )
 
 
-def _id_of(env: object, home: str) -> str | None:
+def _id_of(env: object, module_and_name: str) -> str | None:
     """The id under which this process has registered an environment or its builder."""
     env_id = getattr(getattr(env, "spec", None) or env, "id", None)
     if isinstance(env_id, str):
         return env_id
     gymnasium = sys.modules.get("gymnasium")
     known = gymnasium.registry.items() if gymnasium is not None else ()
-    found = [name for name, spec in known if spec.entry_point in (env, home)]
+    found = [name for name, spec in known if spec.entry_point in (env, module_and_name)]
     return found[-1] if found else None  # the newest version
 
 
 def check_names(settings: Mapping[str, Any]) -> None:
-    """Refuse names in a configuration that mean something in the caller's `__main__` only.
+    """Refuse classes and functions in a configuration that only the caller's `__main__` can import.
 
     Raises:
-        ConfigurationError: by the name, with what to do.
+        ConfigurationError: the message names the setting and the remedy.
     """
     env_id = settings.get("env_id")
     if isinstance(env_id, str):
         _check_registration(env_id)
-    for knob, value in _named(settings):
+    for setting, value in _imported_settings(settings):
         if isinstance(value, str) and value.partition(":")[0] == _MAIN:
             raise ConfigurationError(
-                f"{knob}: {value!r} is defined in this notebook or script, which the processes of the run "
-                f"cannot import: put it into a module file, my_module.py say, and name it "
+                f"{setting}: {value!r} is defined in this notebook or script, which the processes of the run "
+                f"cannot import: put it into a module file, for example my_module.py, and pass "
                 f'"my_module:{value.partition(":")[2]}"'
             )
         if value is not None and not isinstance(value, str):
             shown = getattr(value, "__qualname__", type(value).__name__)
-            shown = shown if "<" not in shown else "MyWrapper"  # a lambda, or what a function has defined
+            shown = (
+                shown if "<" not in shown else "MyWrapper"
+            )  # a lambda, or a class defined inside a function
             raise ConfigurationError(
-                f'{knob}: name it as text, "my_module:{shown}": the processes of the run import it by its '
-                f"name (got {value!r})"
+                f'{setting}: pass its name as text, "my_module:{shown}": the processes of the run import it '
+                f"by its name (got {value!r})"
             )
 
 
-def _named(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The settings that name something to be imported."""
+def _imported_settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(setting, value) for all settings whose value is imported by its name."""
     network, evaluation = settings.get("network"), settings.get("evaluation")
-    for knob, wrappers in (
+    for setting, wrappers in (
         ("wrappers", settings.get("wrappers")),
         ("evaluation.wrappers", evaluation.get("wrappers") if isinstance(evaluation, Mapping) else None),
     ):
         if isinstance(wrappers, list | tuple):
-            yield from ((knob, wrapper) for wrapper in wrappers)
+            yield from ((setting, wrapper) for wrapper in wrappers)
     if isinstance(network, Mapping):
         yield "network.custom", network.get("custom")
 
@@ -87,16 +89,16 @@ def _check_registration(env_id: str) -> None:
     """Refuse an id that code in `__main__` has registered, or that names `__main__` as its module."""
     module, colon, rest = env_id.rpartition(":")
     entry_point = _entry_point(rest)
-    name, home = _home_of(entry_point) if entry_point is not None else (rest, "")
+    name, home = _name_and_module(entry_point) if entry_point is not None else (rest, "")
     if (colon and module == _MAIN) or (not colon and home == _MAIN):
         raise ConfigurationError(
             f"environment {env_id!r} is defined in this notebook or script, which the processes of the run "
-            f"cannot import. {_instead(name, 'my_module', rest)}"
+            f"cannot import. {_advise_module(name, 'my_module', rest)}"
         )
 
 
 def _entry_point(env_id: str) -> Any:
-    """The entry point that this process has registered for an environment id; None: it has none."""
+    """The entry point that this process has registered for an environment id; None without one."""
     gymnasium = sys.modules.get("gymnasium")  # without the import nothing is registered
     if gymnasium is None:
         return None
@@ -105,7 +107,7 @@ def _entry_point(env_id: str) -> Any:
     return registry[known[-1]].entry_point if known else None
 
 
-def _home_of(entry_point: Any) -> tuple[str, str]:
+def _name_and_module(entry_point: Any) -> tuple[str, str]:
     """Name and module of an entry point."""
     if isinstance(entry_point, str):
         module, _, name = entry_point.partition(":")
@@ -116,7 +118,7 @@ def _home_of(entry_point: Any) -> tuple[str, str]:
     return owner.__qualname__, owner.__module__
 
 
-def _instead(name: str, module: str, env_id: str) -> str:
+def _advise_module(name: str, module: str, env_id: str) -> str:
     file = f"{module.replace('.', '/')}.py"
     return (
         f"Put {name} into a module file, {file}, with gymnasium.register(id={env_id!r}, ...) below it, "

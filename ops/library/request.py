@@ -1,9 +1,10 @@
 """Turns the keyword arguments of `dppo_redis.train` into a configuration, its file and a command line.
 
-The configuration is the command's own `RunConfig`, so a mistake gets the same error message.
+The configuration is the command's own `RunConfig`, so both refuse the same mistakes.
 """
 
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dppo_redis.artefacts.config_file import load_toml
+from dppo_redis.artefacts.config_file import load_with_notes
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import RunConfig
+from dppo_redis.protocol.settings import with_our_names
 from dppo_redis.store.address import read_address
 from dppo_redis.store.keys import check_run_name
 from ops.fleet.run_directory import RUNS, RunDirectory, choose, stable_run_name
+from ops.library.keyword_messages import with_keywords
 from ops.library.refusals import check_environment, check_names
 from ops.options import merged
 
@@ -27,7 +30,7 @@ Resume = bool | Literal["auto"]
 class Request:
     """A checked request for a run, before anything has started."""
 
-    config: RunConfig  # the caller's settings; the other settings of a resumed run lie in its directory
+    config: RunConfig  # the caller's settings; a resumed run has its other settings in its directory
     settings: Mapping[str, Any]  # the caller's settings as TOML values, without defaults
     directory: RunDirectory
     redis: str | None
@@ -36,10 +39,10 @@ class Request:
     event_log: Path | None
 
     def command(self, config_file: Path) -> list[str]:
-        """The words of the command, behind `dppo-redis`."""
+        """The words of the command line after `dppo-redis`."""
         words = ["train", "--json", "--config", str(config_file), "--run-dir", str(self.directory.path)]
         if self.resume:
-            words += ["--resume", "auto"]  # that there is something to resume was seen before
+            words += ["--resume", "auto"]  # `make_request` has checked that there is a run to resume
         else:
             words += ["--run", self.directory.run]
         if self.overwrite:
@@ -61,29 +64,62 @@ def make_request(
 ) -> Request:
     """Check the caller's arguments without making the environment.
 
+    Names of other libraries with the same meaning become ours, with a warning that says so.
+
     Raises:
         ConfigurationError: an unknown setting, a value out of range, an environment that only this process
-            knows, or nothing to resume.
+            can import, or nothing to resume.
     """
+    try:
+        return _make_request(
+            env,
+            settings,
+            config=config,
+            run=run,
+            path=None if run_dir is None else Path(run_dir),
+            redis=redis,
+            resume=resume,
+            overwrite=overwrite,
+            event_log=None if event_log is None else Path(event_log).absolute(),
+        )
+    except ConfigurationError as error:
+        error.args = (with_keywords(str(error)),)
+        raise
+
+
+def _make_request(
+    env: object,
+    settings: Mapping[str, Any],
+    *,
+    config: RunConfig | Path | str | None,
+    run: str | None,
+    path: Path | None,
+    redis: str | None,
+    resume: Resume,
+    overwrite: bool,
+    event_log: Path | None,
+) -> Request:
     check_environment(env)
     if resume not in (True, False, "auto"):
-        raise ConfigurationError(f'resume: True, False or "auto" (got {resume!r})')
+        raise ConfigurationError(f'resume: pass True, False or "auto" (got {resume!r})')
     if resume is True and (overwrite or config is not None):
         other = "overwrite" if overwrite else "config"
-        raise ConfigurationError(f"resume goes on with the run's own configuration: leave out {other}")
-    changes = {name: _plain(value) for name, value in settings.items()}
+        raise ConfigurationError(f"resume continues with the run's own configuration: leave out {other}")
+    changes, notes = with_our_names(RunConfig, {name: _plain(value) for name, value in settings.items()})
     if env is not None:
         if "env_id" in changes:
-            raise ConfigurationError("env_id: the environment is named twice, leave one out")
+            raise ConfigurationError("env_id: env already names the environment: leave one of them out")
         changes["env_id"] = env
     if isinstance(config, Path | str):
-        config = load_toml(Path(config))
+        config, notes_on_file = load_with_notes(Path(config))
+        notes += notes_on_file
     check_names(changes)
+    for note in notes:
+        warnings.warn(note, stacklevel=4)  # at the caller of `dppo_redis.train`
     known = {} if config is None else config.model_dump(exclude_unset=True)
     whole = RunConfig.model_validate(merged(known, changes))
     if redis is not None:
         read_address(redis)
-    path = None if run_dir is None else Path(run_dir)
     return Request(
         whole,
         _to_toml(whole.model_dump(exclude_unset=True, exclude_none=True)),
@@ -91,7 +127,7 @@ def make_request(
         redis,
         resume,
         overwrite,
-        None if event_log is None else Path(event_log).absolute(),
+        event_log,
     )
 
 
@@ -103,7 +139,7 @@ def _choose(config: RunConfig, run: str | None, path: Path | None, resume: Resum
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy as Python's, paths as texts, in sections, too."""
+    """The value with Python's numbers instead of numpy's and texts instead of paths, also inside sections."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, os.PathLike):

@@ -37,18 +37,18 @@ class Run:
         with dppo_redis.train("CartPole-v1", total_steps=100_000) as run:
             summary = run.wait()
 
-    Methods may be called from any thread. Leaving the `with` block, or the interpreter's exit, stops the run;
-    when this process is killed, the run notices within a second and stops by itself.
+    Any thread may call the methods. The end of the `with` block and the interpreter's exit stop the run. If
+    this process is killed, the run notices it within a second and stops.
     """
 
     def __init__(self, request: Request, command: Command) -> None:
-        """Made by `dppo_redis.train`."""
-        self.name = request.directory.run  # in Redis, and in the tables of the commands
-        self.directory: Path = request.directory.path  # of its files: metrics, checkpoints, the best policy
-        self.config = request.config  # as it was asked for
+        """`dppo_redis.train` creates runs."""
+        self.name = request.directory.run  # the run's name in Redis and in the commands' tables
+        self.directory: Path = request.directory.path  # directory of metrics, checkpoints and the best policy
+        self.config = request.config  # as the caller requested it
         self._url = request.redis or (base_url(None) if is_url_given(None) else None)
         self._command = command
-        self._reading = threading.Lock()
+        self._status_lock = threading.Lock()
         self._client: tuple[str, Client] | None = None
         config = self.config
         self._last = status_of_beginning(self.name, config.total_steps, config.target_return)
@@ -56,19 +56,19 @@ class Run:
     def status(self) -> RunStatus:
         """The present status of the run: the reports that `dppo-redis status` shows, as frozen values.
 
-        Of interest are `.learner` (state, update, trained_steps, budget_steps, steps_per_s, return_mean,
-        warnings), `.keeper` (backlog, actors), `.evaluation` (the newest complete one, None before),
+        Its main parts are `.learner` (state, update, trained_steps, budget_steps, steps_per_s, return_mean,
+        warnings), `.keeper` (backlog, actors), `.evaluation` (the newest complete one, else None),
         `.actors` (by slot), `.ledger_summary` and `.control`. Before the first report the learner's state is
-        empty. After the end it is "finished", `.control.state` is "stop", and `.control.reason` says why.
+        empty. After the end it is "finished", `.control.state` is "stop", and `.control.reason` the reason.
 
         Raises:
             ConfigurationError: the Redis that the run uses refuses this program.
         """
-        with self._reading:
+        with self._status_lock:
             if self._command.exit_status is not None:
-                _living.discard(self)
+                _running.discard(self)
                 return status_of_end(self._last, self._command.summary())
-            with suppress(TransientError):  # it begins or ends just now, or the network is away
+            with suppress(TransientError):  # Redis is starting or stopping, or the network is down
                 client = self._connect()
                 if client is not None:
                     with translated():
@@ -77,17 +77,17 @@ class Run:
             return self._last
 
     def wait(self, timeout_s: float | None = None) -> RunSummary:
-        """Wait for the end of the run: its summary.
+        """Wait for the end of the run; returns its summary.
 
-        Ctrl-C, or the interrupt of a notebook, ends the waiting, not the run: call `wait` or `stop` again.
+        Ctrl-C, or the interrupt of a notebook, ends the waiting but not the run: call `wait` or `stop` again.
 
         Raises:
             TimeoutError: the run has not ended within `timeout_s` seconds; it continues.
-            RunFailedError: it has failed; the message holds the exit status and the last lines of its log.
+            RunFailedError: the run failed; the message holds the exit status and the last lines of its log.
         """
         if not self._command.wait(timeout_s):
-            raise TimeoutError(f"run {self.name} has not ended within {timeout_s:g} s: it goes on")
-        _living.discard(self)
+            raise TimeoutError(f"run {self.name} has not ended within {timeout_s:g} s: it continues")
+        _running.discard(self)
         summary = self._command.summary()
         if summary is None or summary.reason == _FAILED:
             raise RunFailedError(
@@ -97,24 +97,24 @@ class Run:
         return summary
 
     def stop(self) -> RunSummary:
-        """Stop the run in order, with a last checkpoint; returns its summary, also of a run that has ended.
+        """Stop the run in order, with a last checkpoint. Returns its summary, also if it has ended before.
 
         Raises:
-            RunFailedError: it has failed; as `wait` says.
+            RunFailedError: the run failed, see `wait`.
         """
         self._command.terminate()
         return self.wait()
 
     def best_policy(self) -> Policy:
-        """The policy with the highest mean return of all complete evaluations so far, ready to act.
+        """Load the policy with the highest mean return of all complete evaluations so far.
 
         Raises:
-            NoPolicyError: no evaluation is complete.
-            ConfigurationError: it is damaged.
+            NoPolicyError: no evaluation is complete yet.
+            ConfigurationError: the file of the policy is damaged.
         """
         if not RunFiles(self.directory).best_policy.exists():
             learner = self.status().learner
-            off = "" if self.config.evaluation.enabled else ": evaluation.enabled is false"
+            off = "" if self.config.evaluation.enabled else ": evaluation.enabled is False"
             raise NoPolicyError(
                 f"run {self.name} has no best policy: no evaluation is complete after "
                 f"{learner.trained_steps:,} of {learner.budget_steps:,} trained steps{off}"
@@ -130,14 +130,14 @@ class Run:
         try:
             self.stop()
         except RunFailedError:
-            if error is None:  # else that one says more
+            if error is None:  # otherwise the error of the block explains more
                 raise
 
     def __repr__(self) -> str:
         try:
             status = self.status()
         except DppoError as error:
-            return f"<Run {self.name}, its status is not known: {error}>"
+            return f"<Run {self.name}, its status is unknown: {error}>"
         learner, control = status.learner, status.control
         state = f"ended ({control.reason})" if control.state == "stop" else learner.state or "starting"
         mean = "" if learner.return_mean is None else f", return {learner.return_mean:.4g}"
@@ -145,7 +145,7 @@ class Run:
         return f"<Run {self.name} in {self.directory}: {state}, {steps}{mean}>"
 
     def _connect(self) -> Client | None:
-        """A client of the run's Redis; None while that is not there yet."""
+        """A client of the run's Redis; None before the run has started its server."""
         if self._url is not None:
             url = as_role(self._url, Role.OPERATOR)
         else:
@@ -158,15 +158,15 @@ class Run:
         return self._client[1]
 
 
-_living: set[Run] = set()  # holds references, so that a run continues if the caller drops its object
+_running: set[Run] = set()  # keeps a reference, so that a run continues if the caller drops its object
 
 
 def start(request: Request) -> Run:
     """Start the command for a request, and wait until its fleet runs.
 
     Raises:
-        ConfigurationError, EnvironmentBrokenError, UnavailableError, RunFailedError: the command has refused
-            it, in its own words; nothing is left running.
+        ConfigurationError, EnvironmentBrokenError, UnavailableError, RunFailedError: the command did not
+            start the run; nothing is left running.
     """
     lock = RunFiles(request.directory.path).lock
     before = read_holder(lock)
@@ -184,23 +184,23 @@ def start(request: Request) -> Run:
     if command.exit_status is not None and command.summary() is None:
         raise command.refusal()
     run = Run(request, command)
-    run.name = run_in(run.directory) or run.name  # the directory of a resumed run knows
+    run.name = run_in(run.directory) or run.name  # a resumed run has its name in its directory
     _stop_at_exit(run)
     return run
 
 
 def _stop_at_exit(run: Run) -> None:
-    if not _living:
+    if not _running:
         atexit.register(_stop_all, os.getpid())
-    _living.add(run)
+    _running.add(run)
 
 
 def _stop_all(owner: int) -> None:
-    """All at once, then wait for each. A fork of the program leaves the runs alone."""
+    """Stop all runs at once, then wait for each. In a fork of the program this does nothing."""
     if os.getpid() != owner:
         return
-    living = list(_living)
-    for run in living:
+    runs = list(_running)
+    for run in runs:
         run._command.terminate()
-    for run in living:
+    for run in runs:
         run._command.wait(_STOP_WAIT_S)

@@ -1,4 +1,4 @@
-"""Builds a run's status before its first report and after its end, in a running one's values. Pure."""
+"""Builds the status of a run before its first report and after its end. Pure."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def status_of_beginning(run: str, total_steps: int, target_return: float | None)
 
 
 def status_of_end(last: RunStatus, summary: RunSummary | None) -> RunStatus:
-    """The status of an ended run: its last report, updated from its summary; `summary` None: it left none."""
+    """The status of an ended run: its last status, updated from its summary, if it wrote one."""
     control = Control(STOP, "failed", last.control.target_step)
     learner = replace(last.learner, state=FINISHED)
     ended = replace(last, control=control, actor_fields={}, age_s=None)

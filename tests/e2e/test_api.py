@@ -109,9 +109,9 @@ def test_runs_end_with_their_block_by_stop_and_with_the_program(tmp_path: Path) 
     """
     with program(tmp_path, script) as command:
         late, missing, ended = finish(command)
-    assert late == "run a has not ended within 0.01 s: it goes on"
+    assert late == "run a has not ended within 0.01 s: it continues"
     assert "run a has no best policy" in missing
-    assert "evaluation.enabled is false" in missing
+    assert "evaluation.enabled is False" in missing
     assert ended == "stopped Control(state='stop', reason='stopped', target_step=None)"
     assert '"reason": "stopped"' in (tmp_path / "runs" / "b" / "summary.json").read_text()
 

@@ -132,11 +132,11 @@ def test_the_environment_need_not_be_installed(tmp_path: Path) -> None:
     [
         ("nothing", "does not exist"),
         ("", "holds no run and no export"),
-        ("letter.txt", "lies in no run's directory"),
+        ("letter.txt", "is not in a run's directory"),
         ("run/notes.txt", "notes.txt is damaged"),
     ],
 )
-def test_what_is_no_policy_is_refused_by_name(tmp_path: Path, path: str, words: str) -> None:
+def test_a_path_without_a_policy_is_named_in_the_refusal(tmp_path: Path, path: str, words: str) -> None:
     make_run(tmp_path / "run", "CartPole-v1")
     for file in ("letter.txt", "run/notes.txt"):
         (tmp_path / file).write_text("dear reader")

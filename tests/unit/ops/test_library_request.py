@@ -1,4 +1,4 @@
-"""What a program asks of `train` is the command's own configuration; mistakes are refused before a start."""
+"""`dppo_redis.train` passes the configuration to the command, and refuses mistakes before the start."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -12,6 +12,7 @@ import pytest
 from dppo_redis.artefacts.config_file import load_toml
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import PpoConfig, RunConfig
+from ops.library.keyword_messages import with_keywords
 from ops.library.request import Request, make_request
 from ops.options import TrainOptions, read_options
 
@@ -25,12 +26,12 @@ def request(env: object = "CartPole-v1", **settings: Any) -> Request:
     return make_request(env, settings, **arguments)
 
 
-def as_the_command_reads(asked: Request, folder: Path) -> TrainOptions:
+def read_by_command(request: Request, folder: Path) -> TrainOptions:
     import tomli_w
 
-    file = folder / "asked.toml"
-    file.write_text(tomli_w.dumps(dict(asked.settings)))
-    return read_options(TrainOptions, asked.command(file)[1:], "dppo-redis train")
+    file = folder / "settings.toml"
+    file.write_text(tomli_w.dumps(dict(request.settings)))
+    return read_options(TrainOptions, request.command(file)[1:], "dppo-redis train")
 
 
 @pytest.mark.parametrize(
@@ -45,10 +46,10 @@ def as_the_command_reads(asked: Request, folder: Path) -> TrainOptions:
     ],
     ids=str,
 )
-def test_the_command_reads_what_was_asked_for(settings: dict[str, Any], tmp_path: Path) -> None:
-    asked = request(run="mine", **settings)
-    read = as_the_command_reads(asked, tmp_path)
-    assert read.config == asked.config
+def test_the_command_reads_the_callers_configuration(settings: dict[str, Any], tmp_path: Path) -> None:
+    requested = request(run="mine", **settings)
+    read = read_by_command(requested, tmp_path)
+    assert read.config == requested.config
     assert (read.run, read.run_dir, read.json) == ("mine", Path("runs/mine").absolute(), True)
 
 
@@ -70,26 +71,28 @@ def test_keyword_arguments_win_over_a_configuration_section_by_section(tmp_path:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"total_steps": 0}, "total_steps: .*allowed: >= 1 and .*got 0."),
+        ({"total_steps": 0}, "total_steps: must be at least 1 and .*got 0."),
         ({"ppo": {"gama": 1}}, "unknown setting ppo.gama: did you mean ppo.gamma"),
-        ({"env_id": "Other-v0"}, "named twice"),
+        ({"env_id": "Other-v0"}, "env already names the environment"),
         ({"config": "/nowhere.toml"}, "cannot read /nowhere.toml"),
         ({"run": "a/b"}, "a/b"),
         ({"redis": "http://host"}, "Redis URL"),
-        ({"resume": True}, "--resume needs --run-dir DIR or --run NAME"),
-        ({"resume": True, "run_dir": "/nowhere"}, "/nowhere holds no run to resume"),
+        ({"resume": True}, "^resume=True needs run_dir or run;"),
+        ({"resume": True, "run_dir": "/nowhere"}, "/nowhere holds no run to resume; .*leave out resume=True"),
+        ({"zzz": 1}, r"unknown setting zzz: see help\(dppo_redis.train\)"),
+        ({"batch_size": 64}, "here ppo.minibatch_size; in CleanRL"),
         ({"resume": True, "overwrite": True}, "leave out overwrite"),
         ({"resume": "always"}, 'True, False or "auto"'),
     ],
     ids=str,
 )
-def test_mistakes_are_refused_in_the_words_of_the_command(settings: dict[str, Any], words: str) -> None:
+def test_mistakes_are_refused_in_the_words_of_the_api(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         request(**settings)
 
 
 class Here(gymnasium.Env[Any, Any]):
-    """As if a notebook had defined it: see `in_main`."""
+    """An environment that a notebook seems to have defined, see `in_main`."""
 
 
 @pytest.fixture
@@ -103,14 +106,14 @@ def in_main(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("in_main")
 @pytest.mark.parametrize("entry_point", [Here, partial(Here), "__main__:Here"], ids=str)
 @pytest.mark.parametrize("env_id", ["Here-v3", "Here", "__main__:Here-v3"])
-def test_an_environment_of_this_program_is_refused_with_what_to_do(entry_point: Any, env_id: str) -> None:
+def test_an_environment_of_this_program_is_refused_with_a_remedy(entry_point: Any, env_id: str) -> None:
     gymnasium.register("Here-v3", entry_point)
     with pytest.raises(ConfigurationError) as raised:
         request(env_id)
-    said = str(raised.value)
-    assert "defined in this notebook or script" in said
-    assert "Put Here into a module file, my_module.py" in said
-    assert f'pass "my_module:{env_id.rpartition(":")[2]}"' in said
+    message = str(raised.value)
+    assert "defined in this notebook or script" in message
+    assert "Put Here into a module file, my_module.py" in message
+    assert f'pass "my_module:{env_id.rpartition(":")[2]}"' in message
 
 
 @pytest.mark.usefixtures("in_main")
@@ -126,7 +129,7 @@ def test_an_environment_of_this_program_is_refused_with_what_to_do(entry_point: 
         (7, "int is an object"),
     ],
 )
-def test_what_is_no_environments_id_is_refused_by_its_name(env: object, words: str) -> None:
+def test_a_value_that_is_no_environment_id_is_named_in_the_refusal(env: object, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         request(env)
 
@@ -135,8 +138,8 @@ def test_what_is_no_environments_id_is_refused_by_its_name(env: object, words: s
     ("settings", "words"),
     [
         ({"wrappers": ["__main__:Mine"]}, 'wrappers: .*"my_module:Mine"'),
-        ({"wrappers": [Here]}, 'wrappers: name it as text, "my_module:Here"'),
-        ({"wrappers": [lambda env: env]}, 'wrappers: name it as text, "my_module:MyWrapper"'),
+        ({"wrappers": [Here]}, 'wrappers: pass its name as text, "my_module:Here"'),
+        ({"wrappers": [lambda env: env]}, 'wrappers: pass its name as text, "my_module:MyWrapper"'),
         ({"evaluation": {"wrappers": ["__main__:Mine"]}}, "evaluation.wrappers: "),
         ({"network": {"custom": "__main__:Net"}}, "network.custom: "),
     ],
@@ -145,3 +148,36 @@ def test_what_is_no_environments_id_is_refused_by_its_name(env: object, words: s
 def test_wrappers_and_networks_of_this_program_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         request(**settings)
+
+
+@pytest.mark.parametrize(
+    ("message", "rewritten"),
+    [
+        (
+            "/x holds run a: pass --resume, --overwrite or another --run-dir",
+            "/x holds run a: pass resume=True, overwrite=True or another run_dir",
+        ),
+        (
+            "/x holds no checkpoint: --resume auto starts such a run from the beginning",
+            '/x holds no checkpoint: resume="auto" starts such a run from the beginning',
+        ),
+        ("set --ppo.minibatch-size 64 (see dppo-redis train --help)", "set ppo.minibatch_size 64"),
+        (
+            "name an environment, for example: dppo-redis train CartPole-v1",
+            'name an environment, for example: dppo_redis.train("CartPole-v1")',
+        ),
+        ("--no-use-action-mask, --lock-step", "use_action_mask=False, lock_step=True"),
+        ("dppo-redis enjoy RUN_DIR --video FILE.mp4", "dppo-redis enjoy RUN_DIR --video FILE.mp4"),
+    ],
+)
+def test_a_message_of_the_command_is_rewritten_with_keywords(message: str, rewritten: str) -> None:
+    assert with_keywords(message) == rewritten
+
+
+def test_names_of_other_libraries_are_read_with_a_warning() -> None:
+    with pytest.warns(
+        UserWarning, match=r"vf_coef is ppo.value_coef here \(stable-baselines3 does not halve"
+    ):
+        assert request(vf_coef=0.25).config.ppo.value_coef == 0.25
+    with pytest.warns(UserWarning, match=r"ppo.ent_coef is ppo.entropy_coef here"):
+        assert request(ppo={"ent_coef": 0.5}).config.ppo.entropy_coef == 0.5
