@@ -9,8 +9,9 @@ says their fields. All damage raises a `WireError`.
 import hashlib
 import reprlib
 import sys
-import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from itertools import chain
 from typing import Any, cast
 
 import msgpack
@@ -24,6 +25,11 @@ from dppo_redis.protocol.weights import Weights
 from dppo_redis.spaces.episode_metrics import METRICS
 from dppo_redis.spaces.observations import Array, all_finite
 
+try:  # the same checksum, in a tenth of zlib's time
+    from isal.isal_zlib import crc32
+except ImportError:  # no wheel for this processor
+    from zlib import crc32
+
 MAX_ARRAYS = 1024
 MAX_DIMENSIONS = 8
 _MOST_ROLLOUT_ARRAYS = 64
@@ -36,6 +42,9 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "b1": np.dtype("?"),
 }
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
+# msgpack raises seven kinds of exception for damaged input. All of them mean the same here.
+_DAMAGED = (ValueError, TypeError, OverflowError, MemoryError, RecursionError, msgpack.UnpackException)
+Pieces = list[tuple[bytes, Array]]  # of a message: each array's numbers, and the bytes before them
 
 assert sys.byteorder == "little", "the wire format is little-endian"
 
@@ -43,33 +52,27 @@ assert sys.byteorder == "little", "the wire format is little-endian"
 def encode_rollout(rollout: Rollout) -> bytes:
     """Pack a rollout's arrays, and its metrics, if it has some, as a message of their own.
 
-    Releases that do not know metrics ignore this message.
+    Each array is copied once. Releases that do not know metrics ignore their message.
+
+    Raises:
+        WireError: an array of a dtype that does not travel, or a payload above the limit.
+    """
+    return b"".join(chain.from_iterable(cast(Any, rollout_pieces(rollout))))
+
+
+def rollout_pieces(rollout: Rollout) -> Pieces:
+    """The pieces of an encoded rollout, one for each array: those of its metrics, then `ARRAY_NAMES`.
 
     Raises:
         WireError: an array of a dtype that does not travel, or a payload above the limit.
     """
     arrays = {name: getattr(rollout, name) for name in ARRAY_NAMES}
     if not rollout.metrics:
-        return _pack(arrays, {})
-    return _pack(arrays, {METRICS: _pack(dict(rollout.metrics), {})})
-
-
-def frame(rollout: Rollout) -> list[bytes]:
-    """The bytes before the numbers of each array in an encoded rollout, one piece for each array.
-
-    Raises:
-        WireError: reason `shape` or `dtype`: an array that the format cannot hold.
-    """
-    packer, pieces = msgpack.Packer(), []
-    before = packer.pack_map_header(2) + packer.pack("schema") + packer.pack(WIRE_SCHEMA)
-    before += packer.pack("arrays") + packer.pack_map_header(len(ARRAY_NAMES))
-    for name in ARRAY_NAMES:
-        code, shape, numbers = _pack_array(name, getattr(rollout, name))
-        before += packer.pack(name) + packer.pack_array_header(3) + packer.pack(code) + packer.pack(shape)
-        packed = packer.pack(numbers)
-        pieces.append(before + packed[: len(packed) - len(numbers)])
-        before = b""
-    return pieces
+        return _pieces(_head(2), arrays)
+    (before, first), *others = metrics = _pieces(_head(2), rollout.metrics)
+    size = sum(len(head) + array.nbytes for head, array in metrics)
+    before = _head(3) + msgpack.packb(METRICS) + _length(size) + before
+    return [(before, first), *others, *_pieces(b"", arrays)]
 
 
 def decode_rollout(payload: bytes, spec: Spec) -> Rollout:
@@ -112,7 +115,9 @@ def encode_weights(weights: Weights) -> bytes:
     Raises:
         WireError: reason `size`, `shape` or `dtype`: an array that the format cannot hold.
     """
-    return _pack(weights.arrays, {name: getattr(weights, field) for name, field in _WEIGHTS_SCALARS.items()})
+    scalars = [(name, getattr(weights, field)) for name, field in _WEIGHTS_SCALARS.items()]
+    before = _head(2 + len(scalars)) + b"".join(msgpack.packb(part) for pair in scalars for part in pair)
+    return b"".join(chain.from_iterable(cast(Any, _pieces(before, weights.arrays))))
 
 
 def decode_weights(blob: bytes) -> Weights:
@@ -137,7 +142,7 @@ def decode_weights(blob: bytes) -> Weights:
 
 def checksum(payload: bytes) -> int:
     """CRC-32 of a payload, as in the entry's header."""
-    return zlib.crc32(payload)
+    return int(crc32(payload))
 
 
 def sha256(blob: bytes) -> str:
@@ -145,29 +150,54 @@ def sha256(blob: bytes) -> str:
     return hashlib.sha256(blob).hexdigest()
 
 
-def _pack(arrays: dict[str, Array], scalars: dict[str, int | str | bytes]) -> bytes:
+def _head(values: int) -> bytes:
+    """The begin of a message of so many values, which the schema is the first of."""
+    return b"".join((bytes([0x80 + values]), msgpack.packb("schema"), msgpack.packb(WIRE_SCHEMA)))
+
+
+def _length(size: int) -> bytes:
+    """msgpack's mark of `size` bytes that follow, as short as may be."""
+    width = 1 if size < 2**8 else 2 if size < 2**16 else 4
+    return {1: b"\xc4", 2: b"\xc5", 4: b"\xc6"}[width] + size.to_bytes(width, "big")
+
+
+def _pieces(before: bytes, arrays: Mapping[str, Array]) -> Pieces:
+    """The pieces of a message that ends with these arrays; `before` are the bytes before them."""
     size = sum(array.nbytes for array in arrays.values())
-    size += sum(len(value) for value in scalars.values() if isinstance(value, bytes))
     if size > MAX_PAYLOAD_BYTES:
         raise WireError("size", f"{size} bytes of arrays, the limit is {MAX_PAYLOAD_BYTES}")
     if len(arrays) > MAX_ARRAYS:
         raise WireError("size", f"{len(arrays)} arrays, the limit is {MAX_ARRAYS}")
-    packed = {name: _pack_array(name, array) for name, array in arrays.items()}
-    return cast(bytes, msgpack.packb({"schema": WIRE_SCHEMA, **scalars, "arrays": packed}))
+    before += msgpack.packb("arrays") + msgpack.Packer().pack_map_header(len(arrays))
+    pieces: Pieces = []
+    for name, array in arrays.items():
+        code, shape, numbers = _as_numbers(name, array)
+        pieces.append((before + _array_head(name, code, shape, numbers.nbytes), numbers))
+        before = b""
+    return pieces or [(before, np.empty(0, np.uint8))]
 
 
-def _pack_array(name: str, array: Array) -> list[Any]:
+@lru_cache(maxsize=1024)
+def _array_head(name: str, code: str, shape: tuple[int, ...], size: int) -> bytes:
+    """The bytes before the numbers of an array."""
+    parts = (msgpack.packb(name), b"\x93", msgpack.packb(code), msgpack.packb(shape), _length(size))
+    return b"".join(parts)
+
+
+def _as_numbers(name: str, array: Array) -> tuple[str, tuple[int, ...], Array]:
+    """Code, shape, and the array as the wire has it: the array itself, unless its order or dtype differs."""
     if array.ndim > MAX_DIMENSIONS:
         raise WireError("shape", f"{name} has {array.ndim} dimensions, the limit is {MAX_DIMENSIONS}")
-    native = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-    shape = list(array.shape)
-    if native.dtype.names is not None and not native.dtype.hasobject:
-        shape.append(native.dtype.itemsize)
-        native = native.reshape(-1).view(np.uint8)
-    code = _CODES.get(native.dtype)
+    shape, dtype = array.shape, array.dtype
+    if not (array.flags.c_contiguous and dtype.isnative):
+        array = np.ascontiguousarray(array, dtype.newbyteorder("="))
+        dtype = array.dtype
+    if dtype.names is not None and not dtype.hasobject:
+        shape, dtype = (*shape, dtype.itemsize), np.dtype(np.uint8)
+    code = _CODES.get(dtype)
     if code is None:
         raise WireError("dtype", f"{name} is {array.dtype}, which the wire format does not have")
-    return [code, shape, native.reshape(-1).view(np.uint8).data]
+    return code, shape, array
 
 
 def _unpack(payload: bytes, most_arrays: int = MAX_ARRAYS) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -190,17 +220,7 @@ def _unpack(payload: bytes, most_arrays: int = MAX_ARRAYS) -> tuple[dict[str, Ar
             max_ext_len=0,
             max_bin_len=MAX_PAYLOAD_BYTES,
         )
-    except WireError:
-        raise
-    # msgpack raises seven kinds of exception for damaged input. All of them mean the same here.
-    except (
-        ValueError,
-        TypeError,
-        OverflowError,
-        MemoryError,
-        RecursionError,
-        msgpack.UnpackException,
-    ) as error:
+    except _DAMAGED as error:
         raise WireError("undecodable", f"{type(error).__name__}: {error}") from error
     if not isinstance(message, dict) or "schema" not in message:
         raise WireError("schema", "not one of our messages")

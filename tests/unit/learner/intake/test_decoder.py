@@ -9,7 +9,7 @@ import pytest
 from dppo_redis.errors import WireError
 from dppo_redis.protocol.rollout import ARRAY_NAMES, Rollout, validate
 from dppo_redis.protocol.spec import Spec
-from dppo_redis.protocol.wire import decode_rollout, encode_rollout, frame
+from dppo_redis.protocol.wire import decode_rollout, encode_rollout, rollout_pieces
 from learner.intake.decoder import RolloutDecoder
 from tests.factories import box, make_rollout, make_spec
 from tests.unit.protocol.test_wire_damage import NAMED, SPEC
@@ -104,8 +104,9 @@ def test_more_layouts_than_are_kept_do_no_harm() -> None:
 
 
 @SPECS
-def test_frame_and_numbers_together_are_the_payload(spec: Spec) -> None:
+def test_the_pieces_together_are_the_payload(spec: Spec) -> None:
     rollout = example(spec)
-    arrays = [np.ascontiguousarray(getattr(rollout, name)).tobytes() for name in ARRAY_NAMES]
-    whole = b"".join(before + numbers for before, numbers in zip(frame(rollout), arrays, strict=True))
-    assert whole == encode_rollout(rollout)
+    pieces = rollout_pieces(rollout)
+    assert b"".join(before + numbers.tobytes() for before, numbers in pieces) == encode_rollout(rollout)
+    for (_, numbers), name in zip(pieces, ARRAY_NAMES, strict=True):
+        np.testing.assert_array_equal(numbers, getattr(rollout, name))
