@@ -55,7 +55,7 @@ class LearnerOptions:
     run: str
     """Name of the run"""
     run_dir: Path
-    """Directory of the run; its config.toml says what to train"""
+    """Directory of the run, with its config.toml"""
     redis: str | None = None
     """Redis URL; default: the environment variable DPPO_REDIS_URL"""
     threads: int = 1
@@ -114,8 +114,8 @@ def _spaces(
 ) -> EnvironmentSpaces:
     """The spaces of the run's environment, which need not be installed here.
 
-    Read from the run's directory, else from the spec that a learner of this run published, else by making the
-    environment.
+    They come from the run's directory, else from the spec that an earlier learner of this run published, else
+    from an inspection of the environment.
     """
     found = read_spaces(options.run_dir, config)
     if found is None:

@@ -44,7 +44,7 @@ def check_network(config: RunConfig, description: RunDescription) -> None:
     """Refuse a network or a device that the learner could not use. Writes nothing.
 
     Raises:
-        ConfigurationError: names the setting and the reason.
+        ConfigurationError: the learner cannot use it; the message names the setting and the reason.
     """
     check_size(build_ppo(config, description, update_epochs=1))
 
@@ -53,7 +53,7 @@ def check_size(ppo: PpoUpdate) -> None:
     """Refuse a network whose weights are too large for a publication.
 
     Raises:
-        ConfigurationError: with its size and the limit.
+        ConfigurationError: they are too large; the message names the size and the limit.
     """
     size = sum(array.nbytes for array in ppo.acting_arrays().values())
     if size > MAX_PAYLOAD_BYTES:
@@ -64,7 +64,7 @@ def check_size(ppo: PpoUpdate) -> None:
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` takes the GPU where there is one.
+    """The device of that name; `auto` takes the GPU if there is one.
 
     Raises:
         ConfigurationError: this machine does not have the GPU.

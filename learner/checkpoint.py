@@ -84,7 +84,7 @@ def newest_readable(files: Iterable[Path]) -> tuple[Path, dict[str, Any]] | None
         try:
             return file, read_values(file)
         except CheckpointError as error:
-            if file.exists():  # else a living learner has just removed it
+            if file.exists():  # a living learner may have just removed it
                 _log.warning("%s; trying the checkpoint before it", error)
     return None
 
@@ -159,7 +159,7 @@ class Checkpoints:
             raise CheckpointError(f"cannot save {self.directory / name}: {error}") from error
 
     def _warn_once(self, unable: OSError | None) -> None:
-        """Warn once that the file system cannot flush: only a power failure may lose the file."""
+        """Warn once that the file system cannot flush, so that a power failure may lose the file."""
         if unable is not None and not self._has_warned:
             self._has_warned = True
             _log.warning(

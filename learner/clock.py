@@ -27,11 +27,11 @@ class TrainingClock:
             self._since = time.monotonic() - ago_s
 
     def pause(self) -> None:
-        """Stop the clock until `go_on` is called."""
+        """Stop the clock until `resume` is called."""
         self._spent_s, self._since = self.read_s(), None
         self.is_paused = True
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """End a pause, if there is one."""
         if self.is_paused and self.has_begun:
             self._since = time.monotonic()
@@ -53,7 +53,7 @@ class WaitMeter:
         self._lock = threading.Lock()
         self._waits: deque[tuple[float, float]] = deque()  # begin and end, monotonic
         self._since: float | None = None  # when the present wait began
-        self._first: float | None = None  # when the first one did
+        self._first: float | None = None  # when the first wait began
 
     def begin(self) -> None:
         """Begin a wait, unless one lasts already."""

@@ -1,7 +1,8 @@
-"""Reports unhealthy updates as warnings, as an alarm, and in the log, there each kind once in ten seconds.
+"""Reports unhealthy updates as warnings, as an alarm, and in the log.
 
-A sign that follows from a setting is logged once. A warning stays after its sign has disappeared, because
-many users read the warnings at the end of a run only. It says how many updates showed the sign, and which.
+The log shows each kind once in ten seconds, and a sign that follows from a setting once. A warning stays
+after its sign has disappeared, because many users read the warnings only at the end of a run. It says which
+updates showed the sign, and how many.
 """
 
 import logging
@@ -18,7 +19,7 @@ _log = logging.getLogger("dppo")
 
 @dataclass
 class _Sign:
-    """How often and when a training has shown one kind of sign."""
+    """The updates of a training that have shown one kind of sign."""
 
     first: int = 0  # first update that showed it
     last: int = 0  # last update that showed it
@@ -57,7 +58,7 @@ class HealthLog:
     """Judges each update of a training by the rules of `ppo/health.py`, and reports the signs."""
 
     def __init__(self, spec: Spec, warnings: RunWarnings) -> None:
-        self.alarm = ""  # why nothing is learnt now; else empty
+        self.alarm = ""  # the reason if the training cannot learn now; else empty
         self._spec = spec
         self._warnings = warnings
         self._reports: deque[UpdateReport] = deque(maxlen=LONGEST_WINDOW)

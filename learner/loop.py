@@ -49,7 +49,7 @@ class Learner:
         self.unknown_states: set[str] = set()  # those already logged
         self.recurrence = Recurrence(self._warn_about_redis)
         for recurrence in (self.retry.recurrence, self.leadership.lease.recurrence):
-            recurrence.tell = self._warn_about_redis
+            recurrence.report = self._warn_about_redis
         self.report = self._report()  # replaced as a whole at every change: the keeper's thread reads it
 
     def run(self, keeper: Keeper) -> None:
@@ -81,7 +81,7 @@ class Learner:
             self._finish(self.training.finished)
 
     def _may_train(self) -> bool:
-        """Obey the operator's control state; returns whether to train. Also reads the newest evaluation."""
+        """Obey the operator's control state, and read the newest evaluation; returns whether to train."""
         control = self.retry.call("read control", self.store.control)
         self.training.evaluation = self.retry.call("read the evaluation", self.store.evaluation)
         if control.state == STOP:
@@ -95,7 +95,7 @@ class Learner:
             self.report = self._report()
             self.stop.sleep(0.2)
             return False
-        self.training.clock.go_on()
+        self.training.clock.resume()
         if control.state != RUN and control.state not in self.unknown_states:
             self.unknown_states.add(control.state)
             _log.error("control asks for the unknown state %r: treating it as %r", control.state[:40], RUN)
@@ -170,7 +170,7 @@ class Learner:
             self.resend_requests.published()
 
     def _signs_of_loss(self) -> int:
-        """The number of events that have shown that rollouts may be lost."""
+        """The number of events so far that show that rollouts may be lost."""
         bookkeeper = self.leadership.bookkeeper
         return bookkeeper.ledger_audit.ledger.of(Outcome.LOST) + bookkeeper.streams_made + self.intake.damaged
 

@@ -1,7 +1,4 @@
-"""Writes one record per update to metrics.csv and to TensorBoard's files.
-
-The loop writes the same records to Redis; this module writes files alone.
-"""
+"""Writes one record per update to metrics.csv and to TensorBoard's files. The loop writes them to Redis."""
 
 import csv
 import json
@@ -56,7 +53,7 @@ class MetricsFiles:
         self._tensorboard = TensorBoardFile(RunFiles(directory).tensorboard, purged_step)
         self._csv: TextIO | None = None
         self._rate_limit = RateLimit()
-        self.failure = ""  # why rows are missing; empty if none are
+        self.failure = ""  # the reason why rows are missing; empty if none are
         with self._disk_errors_logged():
             self._open_table()
 

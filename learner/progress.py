@@ -1,4 +1,4 @@
-"""Counts what a run has trained so far; checkpoints keep the counters and the status shows them."""
+"""Counts a run's updates, trained steps and episodes, for its checkpoints and its status."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence

@@ -44,12 +44,12 @@ class Trained:
 
 
 class Saving:
-    """Decides when checkpoints and milestones are due, writes them, and remembers how the last ones went."""
+    """Decides when checkpoints and milestones are due, writes them, and remembers the last results."""
 
     def __init__(
         self, checkpoints: Checkpoints | None, knobs: CheckpointConfig, lock_step: LockStep | None
     ) -> None:
-        """Without `checkpoints`, saves nothing."""
+        """Save into `checkpoints`; None: save nothing."""
         self._checkpoints = checkpoints
         self._knobs = knobs
         self._lock_step = lock_step
@@ -96,7 +96,7 @@ class Saving:
 
     @property
     def stretched(self) -> str:
-        """The warning that checkpoints take too long for their interval; else empty."""
+        """A warning if checkpoints take too long for their interval; else empty."""
         pause_s = self._pause_s
         if self._lock_step is not None or self._took_s <= _QUICK_S or pause_s <= self._knobs.interval_s:
             return ""
@@ -183,7 +183,7 @@ class Training:
 
     @property
     def alarm(self) -> str:
-        """Why nothing is learnt now; else empty."""
+        """The reason if the training cannot learn now; else empty."""
         return self._health.alarm
 
     def advance_clock(self) -> None:

@@ -49,7 +49,7 @@ def read_source(path: Path) -> WarmStartSource:
     """Read a warm start's source: a run's directory, a checkpoint file, a best policy or an export.
 
     Raises:
-        ConfigurationError: there is nothing to start from, or it is damaged.
+        ConfigurationError: there is no such source, or it is damaged.
     """
     try:
         if is_export(path):
@@ -67,10 +67,10 @@ def read_source(path: Path) -> WarmStartSource:
 
 
 def check_source(source: WarmStartSource, spec: Spec) -> None:
-    """Refuse a source whose spec differs in what a policy reads or how it acts.
+    """Refuse a source whose spec differs in a policy's inputs, network or actions.
 
     Raises:
-        ConfigurationError: names the differences.
+        ConfigurationError: they differ; the message names the differences.
     """
     differences = spec.acting_differences(source.spec)
     if differences:
@@ -96,7 +96,7 @@ def check_before_start(plan: RunPlan, run_dir: Path) -> None:
     check_source(read_source(path), plan.description.spec)
 
 
-def begin_or_go_on(config: RunConfig, ppo: PpoUpdate, checkpoints: Checkpoints | None) -> Progress:
+def resume_or_begin(config: RunConfig, ppo: PpoUpdate, checkpoints: Checkpoints | None) -> Progress:
     """Load the newest checkpoint, else the warm start, into `ppo`; for a training without a fleet.
 
     Raises:
@@ -174,7 +174,7 @@ def _from_weights(path: Path, weights: Weights, spec: Spec) -> WarmStartSource:
 
 
 def _moments(weights: Weights) -> RunningMoments | None:
-    """The observation statistics behind a publication's normaliser, with the trained steps as their count."""
+    """The observation statistics of a publication's normaliser; their count is that of the trained steps."""
     if NORMALISER_MEAN not in weights.arrays:
         return None
     mean, inverse_std = weights.arrays[NORMALISER_MEAN], weights.arrays[NORMALISER_INVERSE_STD]

@@ -26,7 +26,7 @@ from learner.build import build_ppo, make_checkpoints
 from learner.checkpoint import LearnerSnapshot
 from learner.metrics import MetricsFiles
 from learner.training import Training
-from learner.warm_start import begin_or_go_on
+from learner.warm_start import resume_or_begin
 from ops.screens.tables import describe_metrics
 from ops.serial_evaluation import SerialEvaluations
 from ops.serial_sampling import PolicyHistory, Sampling, make_sampling
@@ -181,7 +181,7 @@ def make_serial(
     config, description = planned.config, planned.description
     ppo = build_ppo(config, description, planned.derived.update_epochs)
     checkpoints = None if run is None else make_checkpoints(config, description, run, run_dir)
-    progress = begin_or_go_on(config, ppo, checkpoints)
+    progress = resume_or_begin(config, ppo, checkpoints)
     lock_step = description.join.lock_step
     sampling = make_sampling(config, description, progress.update)
     metrics = MetricsFiles(run_dir, progress.update)

@@ -56,7 +56,7 @@ class SerialEvaluations:
         limit_s = min(self._knobs.limit_s, self._knobs.end_wait_s) if last else self._knobs.limit_s
         try:
             self._take(
-                policy, self._player.evaluate(policy, stop, limit_s=limit_s, goes_on=self._show(limit_s))
+                policy, self._player.evaluate(policy, stop, limit_s=limit_s, may_continue=self._show(limit_s))
             )
         except StoppedError:
             pass  # the run ends with the previous evaluation
@@ -84,14 +84,14 @@ class SerialEvaluations:
         """A callback that prints the progress of a long evaluation every two seconds."""
         next_line = time.monotonic() + _SAY_PERIOD_S
 
-        def goes_on(ended: int) -> bool:
+        def may_continue(ended: int) -> bool:
             nonlocal next_line
             if time.monotonic() >= next_line:
                 next_line += _SAY_PERIOD_S
                 self._say(f"evaluation: {ended} of {self._knobs.episodes} episodes, at most {limit_s:g} s")
             return True
 
-        return goes_on
+        return may_continue
 
     def close(self) -> None:
         """Free the environments."""

@@ -182,7 +182,7 @@ class LockStepFleet:
         ]
 
     def collect(self, policy: ActingPolicy, stop: StopRequest) -> list[Rollout]:
-        if self._plan.starts_anew(policy.weights.update, self._update):
+        if self._plan.must_rebuild(policy.weights.update, self._update):
             self.close()
         self._update = policy.weights.update
         rollouts: list[Rollout] = []

@@ -5,7 +5,8 @@ count no more than long ones.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,7 @@ from workers.seeding import evaluation_seeds
 from workers.watchdog import CallClock
 
 LONGEST_EPISODE = 100_000  # steps; a longer episode would not end in useful time
-GoesOn = Callable[[int], bool]  # asked between two steps, with the episodes that have ended
+MayContinue = Callable[[int], bool]  # called between two steps with the number of ended episodes
 _REMEDY = (
     "an environment that may go on for ever needs a limit, for example "
     "--wrappers 'TimeLimit(max_episode_steps=1000)', or the same as --evaluation.wrappers"
@@ -83,16 +84,16 @@ class EpisodePlayer:
         sampling: np.random.Generator | None = None,
         seeds: Sequence[int] | None = None,
         limit_s: float | None = None,
-        goes_on: GoesOn = lambda _ended: True,
+        may_continue: MayContinue = lambda _ended: True,
     ) -> Evaluation:
         """Play greedy episodes, unless `sampling` draws the actions.
 
-        An evaluation is cut by `limit_s`, by `goes_on`, or if an episode does not end. Then it has the
+        An evaluation is cut by `limit_s`, by `may_continue`, or if an episode does not end. Then it has the
         returns of the ended episodes. Among them short ones are too frequent, so it is marked as not
         complete: it meets no target, and no policy is kept for it.
 
         Args:
-            seeds: one for each episode; by default every version plays other episodes of the run's own.
+            seeds: one for each episode; by default they follow from the run's seed and the weights' version.
 
         Raises:
             NoEpisodeError: the evaluation was cut before an episode had ended.
@@ -103,7 +104,7 @@ class EpisodePlayer:
         if seeds is None:
             seeds = evaluation_seeds(join.seed, weights.version, join.evaluation_episodes)
         try:
-            scores = self._play(policy, stop, sampling, seeds, limit_s, goes_on)
+            scores = self._play(policy, stop, sampling, seeds, limit_s, may_continue)
         except NoEpisodeError:
             raise
         except EnvironmentBrokenError:
@@ -134,39 +135,24 @@ class EpisodePlayer:
         sampling: np.random.Generator | None,
         seeds: Sequence[int],
         limit_s: float | None,
-        goes_on: GoesOn,
+        may_continue: MayContinue,
     ) -> Scores:
         copies = self._copies.get(policy, len(seeds), stop)
-        before_s = self._copies.cpu_s()
-        try:
-            return self._play_in(copies, policy, stop, sampling, seeds, limit_s, goes_on)
-        finally:
-            self.cpu_s += max(0.0, self._copies.cpu_s() - before_s)  # processes of copies may have ended
-
-    def _play_in(
-        self,
-        copies: Environments,
-        policy: ActingPolicy,
-        stop: StopRequest,
-        sampling: np.random.Generator | None,
-        seeds: Sequence[int],
-        limit_s: float | None,
-        goes_on: GoesOn,
-    ) -> Scores:
         scores, first = Scores(len(seeds)), 0
         began = time.monotonic()
 
         def has_time(ended: int) -> bool:
-            return (limit_s is None or time.monotonic() - began < limit_s) and goes_on(ended)
+            return (limit_s is None or time.monotonic() - began < limit_s) and may_continue(ended)
 
-        while first < len(seeds):
-            last = len(seeds)
-            if self._copies.are_native:  # one seed for all: in each turn every copy plays one episode
-                last = min(last, first + copies.count)
-                copies = self._copies.get(policy, last - first, stop)
-            if not _play_all(policy, copies, seeds, range(first, last), scores, stop, sampling, has_time):
-                break
-            first = last
+        with self._counting_cpu():
+            while first < len(seeds):
+                last = len(seeds)
+                if self._copies.are_native:  # one seed for all: in each turn every copy plays one episode
+                    last = min(last, first + copies.count)
+                    copies = self._copies.get(policy, last - first, stop)
+                if not _play_all(policy, copies, seeds, range(first, last), scores, stop, sampling, has_time):
+                    break
+                first = last
         if not scores.ended.any():
             took_s, steps = time.monotonic() - began, int(scores.lengths.max())
             if steps >= LONGEST_EPISODE:
@@ -177,13 +163,21 @@ class EpisodePlayer:
             )
         return scores
 
+    @contextmanager
+    def _counting_cpu(self) -> Iterator[None]:
+        before_s = self._copies.cpu_s()
+        try:
+            yield
+        finally:
+            self.cpu_s += max(0.0, self._copies.cpu_s() - before_s)  # processes of copies may have ended
+
     @property
     def waits(self) -> bool:
         """Whether steps wait for something, so that cores are free during a step."""
         return self._copies.steps_wait
 
     def close(self) -> None:
-        """Free the copies; the next evaluation builds new ones."""
+        """Close the copies; the next evaluation builds new ones."""
         self._copies.close()
 
 
@@ -195,7 +189,7 @@ def _play_all(
     scores: Scores,
     stop: StopRequest,
     sampling: np.random.Generator | None,
-    has_time: GoesOn,
+    has_time: MayContinue,
 ) -> bool:
     """Play some of the episodes; False if they were cut."""
     count = copies.count
@@ -231,7 +225,7 @@ def evaluate(
     seeds: Sequence[int] | None = None,
     calls: CallClock | None = None,
 ) -> Evaluation:
-    """Play one evaluation in copies of its own, without a time limit; see `EpisodePlayer.evaluate`."""
+    """Play one evaluation in new copies, without a time limit; see `EpisodePlayer.evaluate`."""
     player = EpisodePlayer(description, calls)
     try:
         return player.evaluate(policy, stop, sampling, seeds)

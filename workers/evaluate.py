@@ -1,6 +1,6 @@
 """The evaluator plays greedy episodes with published weights, at low priority: `python -m workers.evaluate`.
 
-It has environments of its own, writes its results to Redis and keeps the best policy in the run directory.
+It builds its own environments, writes its results to Redis and keeps the best policy in the run directory.
 """
 
 import json
@@ -53,13 +53,13 @@ class EvaluatorOptions:
     redis: str | None = None
     """Redis URL; default: the environment variable DPPO_REDIS_URL"""
     run_dir: Path | None = None
-    """Where the best policy is kept; default: nowhere"""
+    """Directory in which the best policy is kept; default: it is not kept"""
     event_log: Path | None = None
     """File to which every event is appended, for checking afterwards; default: none"""
 
 
 class _OutdatedError(Exception):
-    """The run has ended with newer weights than those that are being evaluated."""
+    """The run has ended with newer weights than the evaluator is evaluating."""
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Evaluator:
         self.ends_at: float | None = None  # monotonic; set once the run is over, which waits until then
         self.playing = _Playing(None)
         self.took_s: float | None = None  # duration of the last complete evaluation
-        self.retry.recurrence.tell = self._report_recurring
+        self.retry.recurrence.report = self._report_recurring
 
     def run(self) -> None:
         """Evaluate until a stop is requested, or the run has ended and its last weights are evaluated.
@@ -130,7 +130,7 @@ class Evaluator:
                 self._rest_until(began + rest_s)
 
     def _is_ending(self) -> bool:
-        """Whether the run is over; then it waits `evaluation_end_wait_s` for the evaluator."""
+        """Whether the run is over; its end then waits `evaluation_end_wait_s` for the evaluator."""
         self._note_control(self.retry.call("read control", self.store.control))
         return self.ends_at is not None
 
@@ -141,7 +141,7 @@ class Evaluator:
             self.ends_at = time.monotonic() + self.description.join.evaluation_end_wait_s
 
     def _is_decided(self) -> bool:
-        """Whether the run ended because the last evaluation met the target; that evaluation then stays."""
+        """Whether the run ended because the last evaluation met the target; then no other one follows."""
         control = self.retry.call("read control", self.store.control)
         last = self.retry.call("read the evaluation", self.store.evaluation)
         return control.state == STOP and last is not None and last.settled_steps == control.target_step
@@ -165,7 +165,10 @@ class Evaluator:
                 self.event_log.write("read", epoch=weights.epoch, version=weights.version, digest=digest)
             self.playing = _Playing(WeightsId(weights.epoch, weights.version))
             result = self.player.evaluate(
-                policy, self.stop, limit_s=self.description.join.evaluation_limit_s, goes_on=self._goes_on
+                policy,
+                self.stop,
+                limit_s=self.description.join.evaluation_limit_s,
+                may_continue=self._may_continue,
             )
         except (WireError, EnvironmentBrokenError) as error:
             self.stop.sleep(_CHECK_PERIOD_S)
@@ -183,8 +186,8 @@ class Evaluator:
         self._record(weights, result)
         return True
 
-    def _goes_on(self, ended: int) -> bool:
-        """Check at intervals whether the run has ended, report progress, and say whether to continue."""
+    def _may_continue(self, ended: int) -> bool:
+        """Check at intervals whether the run has ended, and report progress; returns whether to continue."""
         now, playing = time.monotonic(), self.playing
         if now - playing.checked_at >= _CHECK_PERIOD_S:
             playing.checked_at = now
@@ -200,10 +203,10 @@ class Evaluator:
         return self.ends_at is None or now < self.ends_at
 
     def _leave_to_newer_weights(self) -> None:
-        """Give up these weights if the run has ended with newer ones and there is time to evaluate those.
+        """Stop evaluating these weights if the run has ended with newer ones and there is time for those.
 
         Raises:
-            _OutdatedError: the newest weights are to be evaluated instead.
+            _OutdatedError: the newest weights are evaluated next.
         """
         wait_s = self.description.join.evaluation_end_wait_s
         played_s = time.monotonic() - self.playing.began

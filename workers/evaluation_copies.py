@@ -1,4 +1,4 @@
-"""Builds the environments that evaluations are played in; measures a step to choose count and processes.
+"""Builds the environments of evaluations, and measures a step to choose their number and processes.
 
 The evaluator builds these copies once and keeps them. Slow copies that wait (for a simulator, a device, a
 pause) step at the same time, each in its own process. There are at most as many computing copies as cores.
@@ -96,7 +96,7 @@ class EvaluationCopies:
         """The copies for `episodes`; `policy` acts while a step is measured.
 
         Raises:
-            EnvironmentBrokenError: they cannot be built, or raise.
+            EnvironmentBrokenError: the copies cannot be built, or raise.
             StoppedError: a stop was requested meanwhile.
         """
         if self._choice is None:
@@ -118,7 +118,7 @@ class EvaluationCopies:
         return time.process_time() + sum(_cpu_s_of(one.pid) for one in list(self._calls.processes))
 
     def close(self) -> None:
-        """Free the copies; `get` builds new ones."""
+        """Close the copies; `get` builds new ones."""
         if self._environments is not None:
             self._environments.close()
             self._environments = None
@@ -198,7 +198,7 @@ def measure(environments: Environments, policy: ActingPolicy, stop: StopRequest)
 
 
 def _cpu_s_of(pid: int | None) -> float:
-    """Computing time of another process, in seconds; 0 where the system does not say."""
+    """Computing time of another process, in seconds; 0 if the system does not say it."""
     try:
         return 0.0 if pid is None else time.clock_gettime(~pid << 3 | 2)  # Linux: clock_getcpuclockid(3)
     except OSError:

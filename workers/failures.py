@@ -22,7 +22,7 @@ class FailureCount:
     """Counts failures of the environments and refused rollouts."""
 
     def __init__(self, retry_s: float = 30.0) -> None:
-        """Building is retried for `retry_s` seconds."""
+        """Count failures; building is retried for `retry_s` seconds."""
         self.failures = 0  # of the environments, in a row
         self._retry_s = retry_s
         self._failing_since = 0.0

@@ -25,7 +25,7 @@ from dppo_redis.protocol.spec import RunDescription, Spec
 from dppo_redis.service.logs import RateLimit
 from dppo_redis.service.process_state import keeping_process_state
 from dppo_redis.service.renewal import HolderReading, living_holder
-from dppo_redis.service.service_deaths import MOST_DEATHS, Deaths, is_kept
+from dppo_redis.service.service_deaths import MOST_DEATHS, Deaths, is_supervised
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client, RetryLoop, TransientError, connect, translated
 from dppo_redis.store.credentials import Role, find_url
@@ -113,7 +113,7 @@ def wait_for_description(store: RunStore, retry: RetryLoop, stop: StopRequest) -
 
 def _list_other_runs(store: RunStore, retry: RetryLoop) -> str:
     """A text with the names of other runs, in case the name is mistyped; empty in a fleet's services."""
-    if is_kept():
+    if is_supervised():
         return ""
     others = list_by_similarity(store.keys.run, retry.call("list the runs", store.other_runs))
     return f"; this Redis has other runs: {others}" if others else ""
@@ -210,7 +210,7 @@ def check_place(run: str, slot: int | None, envs_per_actor: int | None, descript
     """Check that a lock-step run, whose fleet is fixed, has a place for this actor.
 
     Raises:
-        ConfigurationError: it has none.
+        ConfigurationError: it has no place for this actor.
     """
     plan, environments = description.join.lock_step, description.join.envs_per_actor
     if plan is None:
@@ -237,7 +237,7 @@ def refuse_living_holder(
     is the holder that an earlier call returned; an unchanged registration of it counts as none.
 
     Raises:
-        ConfigurationError: naming the holder.
+        ConfigurationError: a living actor holds the slot; the message names it.
     """
     holder: SlotHolder | None = None
 

@@ -117,7 +117,7 @@ class Actor:
 
     def __post_init__(self) -> None:
         for recurrence in (self.retry.recurrence, self.access.producer.recurrence):
-            recurrence.tell = self._report_recurring
+            recurrence.report = self._report_recurring
 
     def _report_recurring(self, text: str) -> None:
         """Note an error of Redis that recurs; the watchdog may be able to report it by its connection."""
@@ -176,7 +176,7 @@ class Actor:
             collector.wanted_steps = min(steps or spec.rollout_steps, spec.rollout_steps)
 
     def _ready_collector(self) -> Collector:
-        if self.sampling_rule.starts_anew():
+        if self.sampling_rule.must_rebuild():
             self.close()
         if self.collector is None:
             self.collector = self.build_collector(*self.sampling_rule.build(self.failure_count.failures))

@@ -33,7 +33,7 @@ class SamplingRule(Protocol):
         """Whether a rollout with the present weights is due."""
         ...
 
-    def starts_anew(self) -> bool:
+    def must_rebuild(self) -> bool:
         """Whether environments are rebuilt before the next rollout."""
         ...
 
@@ -66,7 +66,7 @@ class ElasticSampling:
     def is_due(self) -> bool:
         return True
 
-    def starts_anew(self) -> bool:
+    def must_rebuild(self) -> bool:
         return False
 
     def build(self, failures: int) -> tuple[int, int]:
@@ -109,14 +109,14 @@ class LockStepSampling:
             return list(self._sent)
         # Environments that have not sampled all rollouts of the last update have a wrong state.
         previous = None if before is None or self.is_due() else before.update
-        self._must_rebuild = self._must_rebuild or self.plan.starts_anew(weights.update, previous)
+        self._must_rebuild = self._must_rebuild or self.plan.must_rebuild(weights.update, previous)
         self._sent = []
         return []
 
     def is_due(self) -> bool:
         return len(self._sent) < self.plan.rollouts
 
-    def starts_anew(self) -> bool:
+    def must_rebuild(self) -> bool:
         return self._must_rebuild
 
     def build(self, failures: int) -> tuple[int, int]:

@@ -19,10 +19,10 @@ from dppo_redis.service import user_code
 from dppo_redis.service.ending import end_process, end_simulators, reap_strays
 from dppo_redis.service.shutdown import StopRequest
 
-STOP_GRACE_S = 1.5  # how long a call may go on once a stop is requested
+STOP_GRACE_S = 1.5  # longest time of a call after a stop was requested
 _PERIOD_S = 0.25
 _SILENCE_MARGIN_S = 4.0  # over the limit of a call; a guard, if there is one, acts earlier
-_STRAYS_PERIOD_S = 20.0
+_REAPING_PERIOD_S = 20.0
 _log = logging.getLogger("dppo")
 
 
@@ -44,7 +44,7 @@ class CallClock:
         user_code.leave()
 
     def runs_s(self) -> float:
-        """How long the present call has taken; 0 between calls."""
+        """Time that the present call has taken so far; 0 between calls."""
         began = self.began
         return 0.0 if began is None else time.monotonic() - began
 
@@ -54,7 +54,7 @@ class Watchdog:
 
     Args:
         calls: says when the present call of the main thread, which alone calls environments, began.
-        limit_s: how long one call may take.
+        limit_s: longest time of one call.
         stop: once it is requested, the limit is STOP_GRACE_S.
         stopped_status: exit status of the process if a signal requested the stop; None: the status of a
             command that this signal stopped.
@@ -82,7 +82,7 @@ class Watchdog:
         self._closing = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, name="watchdog", daemon=True),
-            threading.Thread(target=self._run_duties, name="watchdog's errands", daemon=True),
+            threading.Thread(target=self._run_duties, name="watchdog duties", daemon=True),
         ]
 
     def __enter__(self) -> "Watchdog":
@@ -104,11 +104,11 @@ class Watchdog:
 
     def _run_duties(self) -> None:
         strays: frozenset[int] = frozenset()
-        next_strays = time.monotonic() + _STRAYS_PERIOD_S
+        next_strays = time.monotonic() + _REAPING_PERIOD_S
         while not self._closing.wait(_PERIOD_S):
             self._meanwhile()
             if time.monotonic() > next_strays:
-                next_strays = time.monotonic() + _STRAYS_PERIOD_S
+                next_strays = time.monotonic() + _REAPING_PERIOD_S
                 strays = reap_strays(strays)
 
     def _postpone_timer(self) -> None:

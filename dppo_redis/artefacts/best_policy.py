@@ -18,17 +18,17 @@ _log = logging.getLogger("dppo")
 
 
 def write_best(run_dir: Path, weights: Weights) -> None:
-    """Keep a policy as the best one, its checksum behind it.
+    """Write a policy as the run's best one, with its checksum at the end of the file.
 
     Raises:
-        OSError: the disk refuses; the one before is untouched.
+        OSError: the disk refuses; the file written before stays as it was.
     """
     content = encode_weights(weights)
     write_atomically(RunFiles(run_dir).best_policy, content + sha256(content).encode())
 
 
 def _without_checksum(content: bytes) -> bytes:
-    """The bytes of the kept policy. Bytes with a wrong checksum stay at full length and fail to decode."""
+    """Cut off the checksum. Bytes with a wrong checksum are returned whole, and then fail to decode."""
     kept, checksum = content[:-_CHECKSUM_BYTES], content[-_CHECKSUM_BYTES:]
     return kept if checksum == sha256(kept).encode() else content
 
@@ -37,7 +37,7 @@ def read_best(run_dir: Path, spec: Spec) -> Weights:
     """The best policy of the evaluations during training.
 
     Raises:
-        ConfigurationError: there is none, or it is damaged, or of another spec.
+        ConfigurationError: the file is missing or damaged, or its policy has another spec.
     """
     file = RunFiles(run_dir).best_policy
     try:
@@ -57,18 +57,18 @@ def read_best(run_dir: Path, spec: Spec) -> Weights:
 
 
 class BestPolicy:
-    """Keeps the policy with the highest mean return; of equal ones, the first."""
+    """Keeps the policy with the highest mean return; if returns are equal, the first one."""
 
     def __init__(self, run_dir: Path | None) -> None:
-        """Goes on from what the directory holds; without one, policies are compared but not kept."""
+        """Start from the best policy in the directory; None: compare policies without keeping them."""
         self._run_dir = run_dir
-        self.failure = ""  # why the best one is not kept; empty where it is
+        self.failure = ""  # why the best policy could not be kept; empty if it was
         self.return_mean = self._read()
 
     def consider(self, weights: Weights, evaluation: Evaluation) -> bool:
-        """Keep a policy if it is the best so far, and say whether it is; a full disk is reported.
+        """Keep a policy if it is the best so far; returns whether it is. A full disk is logged.
 
-        A cut evaluation compares with none: too many of its episodes are short.
+        The policy of a cut evaluation is never the best: too many of its episodes are short.
         """
         if not evaluation.complete:
             return False

@@ -13,7 +13,7 @@ def load_toml(file: Path) -> RunConfig:
     """Read a run's configuration from a TOML file.
 
     Raises:
-        ConfigurationError: unreadable file, bad TOML, an unknown key or a value out of range.
+        ConfigurationError: the file is unreadable or no TOML, or has an unknown key or a bad value.
     """
     return load_with_notes(file)[0]
 
@@ -38,7 +38,7 @@ def load_with_notes(file: Path) -> tuple[RunConfig, list[str]]:
 
 
 def to_toml(config: RunConfig) -> dict[str, object]:
-    """All knobs as TOML values; what is not set is left out, as TOML has no null."""
+    """All settings as TOML values, without those that are None, because TOML has no null."""
     values: dict[str, object] = config.model_dump(exclude_none=True)
     sections = {
         name: {knob: _toml(x) for knob, x in section.items()}

@@ -1,7 +1,7 @@
-"""Writes and reads exports of a policy: arrays as safetensors, and a JSON text that says how to act.
+"""Writes and reads exports of a policy: its arrays as safetensors, and their description as JSON.
 
-The arrays hold only what acting needs, including the observation normaliser. The description is written last:
-a directory without it is no export. It says how to act as data (`layout`, since format 2) and in words
+The arrays are those that acting needs, with the observation normaliser. The description is written last: a
+directory without it is no export. It says how to act as data (`layout`, since format 2) and as text
 (`how_to_act`).
 """
 
@@ -33,7 +33,7 @@ _COUNTS = {  # as they are written, and the fields of `Weights` that they are
     **{name: name for name in ("epoch", "version", "update", "trained_steps")},
     "env_steps": "settled_steps",
 }
-# What reading values raises that are not those of an export.
+# Raised while values are read that are not those of an export.
 _DAMAGES = (
     ValueError,
     LookupError,
@@ -55,12 +55,12 @@ class Export:
 
 
 def is_export(path: Path) -> bool:
-    """Whether `path` is a directory that an export was written to."""
+    """Whether `path` is the directory of an export."""
     return (path / DESCRIPTION).is_file()
 
 
 def is_replaceable(path: Path) -> bool:
-    """Whether `path` holds an export of any format, whole or not, and not a file of the same name alone."""
+    """Whether `path` holds an export of any format, whole or not. One file of the same name is not enough."""
     try:
         _read_description(path / DESCRIPTION)
     except (OSError, ValueError, RecursionError, ConfigurationError):
@@ -69,9 +69,9 @@ def is_replaceable(path: Path) -> bool:
 
 
 def write_export(directory: Path, export: Export, *, extra: dict[str, Any] | None = None) -> None:
-    """Write an export into a directory, which is made; `extra` goes into the description.
+    """Write an export into a directory, which is created; the description includes `extra`.
 
-    A graph has to be there before; one of an earlier export has to be gone.
+    The caller has written the ONNX graph already, if there is one, and has removed an earlier export's graph.
 
     Raises:
         ConfigurationError: the directory cannot be written.
@@ -101,7 +101,7 @@ def read_export(directory: Path) -> Export:
     """Read an export and check that it is whole.
 
     Raises:
-        ConfigurationError: there is none, it is damaged, or of another format.
+        ConfigurationError: there is no export, or it is damaged or of another format.
     """
     file = directory / DESCRIPTION
     try:
@@ -128,12 +128,13 @@ def read_export(directory: Path) -> Export:
 
 
 def load_export(directory: Path | str, spec: Spec | None = None) -> ActingPolicy:
-    """The policy in an export, ready to act; see `playing.Player` for the easiest use.
+    """The policy in an export, ready to act; `playing.Player` is the easiest way to use it.
 
-    With `spec` the policy becomes one of that run: both must see, choose and compute alike.
+    With `spec` the policy becomes one of the run with that spec: observations, actions and network must be
+    the same.
 
     Raises:
-        ConfigurationError: there is no whole export, or it is for another spec.
+        ConfigurationError: there is no whole export, or its spec differs from `spec`.
     """
     path = Path(directory)
     export = read_export(path)
@@ -146,10 +147,10 @@ def load_export(directory: Path | str, spec: Spec | None = None) -> ActingPolicy
 
 
 def adapt(weights: Weights, own: Spec, wanted: Spec, subject: str) -> Weights:
-    """Weights made under one spec as weights of another, whose policies act alike.
+    """Weights of the spec `own` as weights of the spec `wanted`, whose policies must act alike.
 
     Raises:
-        ConfigurationError: they do not; says what differs.
+        ConfigurationError: the specs differ; the message names the differences.
     """
     differences = wanted.acting_differences(own)
     if differences:
@@ -161,8 +162,8 @@ def _read_description(file: Path) -> dict[str, Any]:
     """The description of an export of any format.
 
     Raises:
-        ConfigurationError: it is that of something else.
-        OSError, ValueError, RecursionError: it cannot be read, or is no JSON.
+        ConfigurationError: the file describes something else.
+        OSError, ValueError, RecursionError: the file cannot be read, or is no JSON.
     """
     values = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(values, dict) or not {"format", "arrays", "spec"} <= values.keys():
@@ -174,7 +175,7 @@ def _format(file: Path, values: dict[str, Any]) -> int:
     """The format of a description.
 
     Raises:
-        ConfigurationError: this release does not read it.
+        ConfigurationError: this release does not read that format.
     """
     found = values["format"]
     if type(found) is not int or found not in READABLE:

@@ -15,12 +15,12 @@ _ORDER = (
 
 
 def how_to_act(spec: Spec) -> list[str]:
-    """The steps from an observation of the environment to an action, one sentence or two each."""
+    """The steps from an observation of the environment to an action, in one or two sentences each."""
     return [_ORDER, *_features(spec), *_images(spec), *_network(spec.network, spec), *_choice(spec)]
 
 
 def _features(spec: Spec) -> list[str]:
-    """What is done with everything but images."""
+    """The treatment of all parts of an observation except images."""
     fields = in_order(spec.observation)
     if not fields:
         return []
@@ -62,7 +62,7 @@ def _images(spec: Spec) -> list[str]:
 
 
 def _network(network: NetworkConfig, spec: Spec) -> list[str]:
-    """Names are those of the arrays; a layer is x @ weight.T + bias, as in torch.nn.Linear."""
+    """The layers, under the names of their arrays; each is x @ weight.T + bias, as in torch.nn.Linear."""
     if network.custom is not None:
         return [
             f"The network is {network.custom}, built with (sizes, {spec.action.outputs}): "

@@ -1,8 +1,8 @@
-"""What a network reads and what its outputs mean, as data: the `layout` of an export's description. Pure.
+"""Describes a network's inputs, arrays and outputs as data: the `layout` of an export's description. Pure.
 
-A reader of an export needs nothing else: which numbers stand where, how each is made from an observation,
-which arrays are the layers, and how an action is made from the outputs. Lists stand in the order in which
-the network reads and writes.
+A reader of an export needs nothing else. The layout says where each input number stands, how it is made from
+an observation, which arrays form the layers, and how the outputs become an action. The order of a list is the
+order of the network's inputs or outputs.
 """
 
 import itertools
@@ -31,10 +31,11 @@ def layout_of(spec: Spec) -> Json:
 
     * `input`: the parts of an observation. `path` leads to a part in the environment's observation, `tensor`
       is the input of the network that it goes to; `offset` and `length` say where it stands there (C order).
-    * `frame_stack`: so many observations are read side by side, the oldest first.
+    * `frame_stack`: the number of observations that are read side by side, the oldest first.
     * `input_width`: numbers in the tensor `vector`, all frames together.
-    * `mask`: flags of allowed choices; the logits of others become `forbidden`.
-    * `memory`: what is carried from step to step, zero at the start of an episode.
+    * `mask`: flags of allowed choices; the logits of all others become `forbidden`.
+    * `memory`: the recurrent state, which is carried from step to step and is zero at the start of an
+    episode.
     * `network`: its arrays, layer by layer.
     * `output`: the heads; `path` leads to a part of the environment's action.
     """
@@ -55,7 +56,7 @@ def layout_of(spec: Spec) -> Json:
 
 
 def with_shapes_of(spec: Spec, layout: Json) -> Spec:
-    """The same spec with the axes that the environment gives, which a layout says and a spec does not.
+    """`spec` with the environment's own axes, which the layout holds and the JSON of a spec does not.
 
     Raises:
         ValueError, KeyError, TypeError: the layout names other parts, or shapes of another size.
@@ -67,12 +68,12 @@ def with_shapes_of(spec: Spec, layout: Json) -> Spec:
 
 
 def check_layout(layout: Json, spec: Spec, arrays: Mapping[str, Array]) -> None:
-    """Check that a layout adds up to what the network reads, and is the one that follows from the spec.
+    """Check that a layout covers all inputs of the network, and that it is the layout of `spec`.
 
-    Of `arrays`, by name, the weight [outputs, inputs] of the first layer is looked at.
+    `arrays` are the network's arrays by name. Only the weight [outputs, inputs] of the first layer is used.
 
     Raises:
-        ValueError: it does not; says where.
+        ValueError: the layout is another one; the message names the place.
     """
     width = 0
     for part in layout["input"]:
@@ -97,7 +98,7 @@ def check_layout(layout: Json, spec: Spec, arrays: Mapping[str, Array]) -> None:
 
 
 def _width_read(spec: Spec, arrays: Mapping[str, Array]) -> int:
-    """Numbers that the first layer over the tensor `vector` reads, by its array where it is known."""
+    """The number of inputs of the first layer over the tensor `vector`, from its array if there is one."""
     layers = _network(spec).get("vector") or _network(spec).get("layers")
     if layers is None or not spec.observation.size:
         return spec.frame_stack * spec.observation.size
@@ -133,7 +134,7 @@ def _numbers(spec: Spec) -> Iterator[Json]:
 
 
 def _normaliser(offset: int) -> Json:
-    """(x - mean) * inverse_std, held within -clip and clip; both arrays from `offset` on."""
+    """(x - mean) * inverse_std, limited to [-clip, clip]; both arrays are used from `offset` on."""
     return {
         "mean": NORMALISER_MEAN,
         "inverse_std": NORMALISER_INVERSE_STD,
@@ -143,7 +144,7 @@ def _normaliser(offset: int) -> Json:
 
 
 def _images(spec: Spec) -> Iterator[Json]:
-    """Tensors [channels, height, width] of their own; stacked frames are further channels."""
+    """The images, each a tensor [channels, height, width]; stacked frames are further channels."""
     for index, field in enumerate(spec.observation.images):
         channels, height, width = field.image_shape
         yield {
@@ -160,7 +161,7 @@ def _images(spec: Spec) -> Iterator[Json]:
 
 
 def _network(spec: Spec) -> Json:
-    """A layer is x @ weight.T + bias and its activation, as torch.nn.Linear and torch.nn.Conv2d have it."""
+    """The layers, each x @ weight.T + bias and an activation, as in torch.nn.Linear and torch.nn.Conv2d."""
     network, outputs = spec.network, spec.action.outputs
     if network.custom is not None:
         return {"kind": "custom", "class": network.custom, "arrays": "custom."}
@@ -188,7 +189,7 @@ def _network(spec: Spec) -> Json:
 
 
 def _linear(name: str, widths: tuple[int, ...], activations: Sequence[str | None]) -> list[Json]:
-    """Layers in torch's names NAME.0, NAME.2 and so on: activations are numbered, too."""
+    """Layers under torch's names NAME.0, NAME.2 and so on, because torch numbers activations, too."""
     return [
         {
             "kind": "linear",
@@ -205,7 +206,7 @@ def _linear(name: str, widths: tuple[int, ...], activations: Sequence[str | None
 
 
 def _encoder(spec: Spec, index: int, field: Field) -> Json:
-    """From bytes divided by `divide_by` to features."""
+    """The layers that turn bytes, divided by `divide_by`, into features."""
     channels, height, width = field.image_shape
     channels *= spec.frame_stack
     plan, features = encoder_plan(height, width)
@@ -259,7 +260,7 @@ def _parts(part: Part, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str 
 
 
 def _categorical(part: DiscreteSpec | MultiDiscreteSpec, offset: int) -> Json:
-    """Groups of n logits; the greedy choice of a group is start + the index of its largest logit."""
+    """Categories as groups of n logits; a group's greedy choice is start + the index of its largest logit."""
     if isinstance(part, DiscreteSpec):
         starts, shape, dtype = [part.start], [], "int64"
     else:
@@ -276,7 +277,7 @@ def _categorical(part: DiscreteSpec | MultiDiscreteSpec, offset: int) -> Json:
 
 
 def _gaussian(part: BoxSpec, offset: int, first: int) -> Json:
-    """The greedy action is the mean, held within low and high; null is no bound."""
+    """Real numbers; the greedy action is the mean, limited to [low, high]; null means no bound."""
     return {
         "kind": "gaussian",
         "offset": offset,

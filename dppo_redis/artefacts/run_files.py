@@ -1,4 +1,4 @@
-"""The names of all files of a run's directory. No other file spells one."""
+"""The names of all files of a run's directory. No other module spells these names."""
 
 import re
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class RunFiles:
     path: Path
 
     config = _Named("config.toml")  # as used
-    identity = _Named("run.json")  # the run's name, and who sampled it: what marks a directory as a run's
+    identity = _Named("run.json")  # the run's name, and who sampled it; marks a directory as that of a run
     spaces = _Named("spaces.json")  # of the environment, as it was when the run was started
     lock = _Named("run.lock")  # held while the run lives
     checkpoints = _Named("checkpoints")
@@ -35,17 +35,17 @@ class RunFiles:
     summary = _Named("summary.json")
     best_policy = _Named("best_policy.msgpack")
     best_evaluation = _Named("best_evaluation.json")
-    fleet = _Named("supervisord.conf")  # what supervisord runs
+    fleet = _Named("supervisord.conf")  # the services that supervisord runs
     logs = _Named("logs")
-    fleet_errors = _Named("logs/supervisord.stderr")  # what supervisord says before it has a log
+    fleet_errors = _Named("logs/supervisord.stderr")  # supervisord's errors before it has a log
 
     def log(self, service: str) -> Path:
-        """Of `learner`, `actor_000`, ... and of `supervisord` itself."""
+        """The log of a service, for example `learner` or `actor_000`, or of `supervisord` itself."""
         return self.logs / f"{service}.log"
 
     @property
     def artefacts(self) -> tuple[Path, ...]:
-        """All that a run leaves but its lock. The identity is last: until then the directory is ours."""
+        """All files of a run except its lock. The identity is last: it marks the directory as ours."""
         return (
             self.checkpoints,
             self.tensorboard,
@@ -64,17 +64,17 @@ class RunFiles:
 
 
 def event_log_file(directory: Path, service: str) -> Path:
-    """Where a service writes down what it did, in the directory that was asked for."""
+    """The file in `directory` in which a service records its events."""
     return directory / f"{service}.jsonl"
 
 
 def checkpoint_name(update: int) -> str:
-    """Of the checkpoint after `update`."""
+    """The file name of the checkpoint after `update`."""
     return f"checkpoint-{update:09d}.pt"
 
 
 def milestone_name(trained_steps: int) -> str:
-    """Of the checkpoint that is kept for ever."""
+    """The file name of a milestone: a checkpoint that is kept for ever."""
     return f"milestone-{trained_steps:012d}.pt"
 
 
@@ -87,11 +87,11 @@ def number_of(file: Path) -> int:
 
 
 def checkpoint_files(directory: Path, kind: str = "checkpoint") -> list[Path]:
-    """The checkpoints, or milestones, in a directory, newest first; copies under other names are neither."""
+    """The checkpoints or milestones in a directory, newest first; copies under other names are left out."""
     files = [file for file in directory.glob(f"{kind}-*.pt") if _NUMBERED.fullmatch(file.name)]
     return sorted(files, key=number_of, reverse=True)
 
 
 def resumable_files(directory: Path) -> list[Path]:
-    """All that a run may go on from: its checkpoints, newest first, then its milestones."""
+    """The files from which a run can be resumed: its checkpoints, newest first, then its milestones."""
     return checkpoint_files(directory) + checkpoint_files(directory, "milestone")

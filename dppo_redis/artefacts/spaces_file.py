@@ -20,7 +20,7 @@ from dppo_redis.spaces.observations import ObservationSpec
 
 
 def write_spaces(run_dir: Path, config: RunConfig, spaces: EnvironmentSpaces) -> None:
-    """Keep the spaces of the environment that `config` asks for.
+    """Write the spaces of the environment of `config`.
 
     Raises:
         OSError: the disk refuses.
@@ -35,7 +35,7 @@ def write_spaces(run_dir: Path, config: RunConfig, spaces: EnvironmentSpaces) ->
 
 
 def read_spaces(run_dir: Path, config: RunConfig) -> EnvironmentSpaces | None:
-    """The spaces of the environment that `config` asks for; None where they are not there, or of another."""
+    """The stored spaces of the environment of `config`; None if there are none, or of another environment."""
     try:
         values = json.loads(RunFiles(run_dir).spaces.read_text(encoding="utf-8"))
         asked_for = _asked_for(config)
@@ -52,7 +52,7 @@ def read_spaces(run_dir: Path, config: RunConfig) -> EnvironmentSpaces | None:
 def describe_stored(
     run_dir: Path, config: RunConfig, look: Callable[[RunConfig], EnvironmentSpaces]
 ) -> RunDescription:
-    """The description of the run in a directory; `look` is for one whose spaces are not in it."""
+    """The description of the run in a directory; `look` finds its spaces if they are not stored there."""
     return describe_started(config, read_spaces(run_dir, config) or look(config))
 
 

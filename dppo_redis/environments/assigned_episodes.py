@@ -13,17 +13,16 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from dppo_redis.environments.copy_number import CopyNumber
-from dppo_redis.environments.make import make_single
+from dppo_redis.environments.make import make_single, not_steppable_together
 from dppo_redis.environments.plain import PlainEnvironment
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.spec import EnvironmentSource
-from dppo_redis.service.plugins import first_line
 
-NEXT_SEEDS = "next_seeds"  # of an AssignedEpisodes
+NEXT_SEEDS = "next_seeds"  # name of an attribute of AssignedEpisodes
 
 
 class AssignedEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """One copy, which plays an episode for each of its seeds, one after another, and then rests.
+    """A copy of an environment that plays one episode for each of its seeds, and then rests.
 
     After an episode the vector resets the copy without a seed. A copy that rests returns its last observation
     and does not call the environment.
@@ -56,11 +55,11 @@ def make_assigned(
 ) -> SyncVectorEnv | AsyncVectorEnv:
     """Build `count` copies, each an AssignedEpisodes.
 
-    Processes are forked from a small process that has imported all they need: twenty of them start in a
-    second. Starting each as a new process takes ten seconds of computing time.
+    The processes are forked from a small process that has imported all modules that they need. So twenty of
+    them start in a second; as new processes they would take ten seconds of computing time.
 
     Raises:
-        ConfigurationError: they cannot be made, or not side by side.
+        ConfigurationError: the copies cannot be made, or cannot be stepped together.
     """
     numbers = (CopyNumber("evaluator", copy=copy) for copy in range(count))
     builders = [partial(_make_copy, source, masked, in_processes, one) for one in numbers]
@@ -72,11 +71,8 @@ def make_assigned(
             return AsyncVectorEnv(builders, context="forkserver", autoreset_mode=AutoresetMode.SAME_STEP)
     except ConfigurationError:
         raise
-    except (Exception, SystemExit) as error:  # each with spaces of its own, for one
-        raise ConfigurationError(
-            f"environment {source.env_id!r} cannot be stepped {count} at a time: "
-            f"{type(error).__name__}: {first_line(error)}"
-        ) from error
+    except (Exception, SystemExit) as error:  # for example, the copies' spaces differ
+        raise not_steppable_together(source, count, error) from error
 
 
 def _make_copy(
@@ -89,15 +85,15 @@ def _make_copy(
 
 
 def _leave_to_parent(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing for a signal to the whole group: the parent handles it and then ends this process.
+    """Do nothing on a signal to the process group: the parent handles it and then ends this process.
 
-    The signal is not set to be ignored, because programs that the environment starts would inherit that.
+    SIG_IGN is not used, because programs that the environment starts would inherit it.
     """
 
 
 @contextmanager
 def _main_module_hidden() -> Iterator[None]:
-    """Keep multiprocessing from running the program's main module in each process, which needs none of it."""
+    """Keep multiprocessing from running the program's main module, which the new processes do not need."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:

@@ -19,11 +19,11 @@ from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
 
 _KNOB = "--env-timeout-s"
-_TRIAL_S = 60.0  # torch is imported in it, too
+_LEAST_LIMIT_S = 60.0  # of a check of the user's code, in which the child also imports torch
 
 
 def spaces_of(config: RunConfig, stop: StopRequest | None = None) -> EnvironmentSpaces:
-    """The spaces of the environment that `config` asks for, as it is installed here.
+    """The spaces of the environment of `config`, as it is installed here.
 
     Raises:
         ConfigurationError, EnvironmentBrokenError, StoppedError: as `inspect_in_child` does.
@@ -38,7 +38,7 @@ def spaces_of(config: RunConfig, stop: StopRequest | None = None) -> Environment
 
 
 def check_evaluation(config: RunConfig, spaces: EnvironmentSpaces, stop: StopRequest) -> None:
-    """Refuse wrappers of evaluation around which a policy for `spaces` cannot play.
+    """Refuse evaluation wrappers that change the spaces, so that a policy for `spaces` cannot play.
 
     Raises:
         ConfigurationError: as `inspect.check_evaluation` does.
@@ -56,7 +56,7 @@ def check_evaluation(config: RunConfig, spaces: EnvironmentSpaces, stop: StopReq
 
 
 def describe(config: RunConfig, stop: StopRequest | None = None) -> RunDescription:
-    """The description of a run that was started, by the environment that is installed here."""
+    """The description of a started run, with the spaces of the environment that is installed here."""
     return describe_started(config, spaces_of(config, stop))
 
 
@@ -68,38 +68,38 @@ def inspect_in_child(
     retry_s: float,
     stop: StopRequest | None = None,
 ) -> EnvironmentSpaces:
-    """The spaces of an environment.
+    """The spaces of an environment. A child process may take `limit_s` seconds to find them.
 
     Raises:
-        ConfigurationError: it is refused.
+        ConfigurationError: the environment is refused.
         EnvironmentBrokenError: it hangs, or raises or crashes for `retry_s` seconds.
         StoppedError: a stop was requested meanwhile.
     """
-    from dppo_redis.environments.inspect import looking  # here, so that the child inherits the modules
+    from dppo_redis.environments.inspect import inspecting  # here, so that the child inherits the modules
 
-    what = f"environment {source.env_id!r}"
+    subject = f"environment {source.env_id!r}"
     stop = stop or StopRequest()
-    look = partial(looking, source, use_mask=use_mask)
+    work = partial(inspecting, source, use_mask=use_mask)
     attempts = itertools.count()
 
     def attempt() -> EnvironmentSpaces:
-        first = next(attempts) == 0
-        return ask_child(what, look, limit_s=limit_s, knob=_KNOB, stop=stop, traces=first)
+        is_first = next(attempts) == 0
+        return ask_child(subject, work, limit_s=limit_s, knob=_KNOB, stop=stop, traces=is_first)
 
     return until_it_passes(attempt, retry_s, stop)
 
 
-def try_in_child(what: str, trial: Callable[[], None], config: RunConfig, stop: StopRequest) -> None:
-    """Run a check of the user's own code, a network for example, in a child.
+def try_in_child(subject: str, check: Callable[[], None], config: RunConfig, stop: StopRequest) -> None:
+    """Run a check of the user's own code, for example a network, in a child; messages name the `subject`.
 
     Raises:
-        ConfigurationError: as `trial` does.
-        EnvironmentBrokenError: it hangs or crashes.
+        ConfigurationError: as `check` does.
+        EnvironmentBrokenError: the check hangs or crashes.
         StoppedError: a stop was requested meanwhile.
     """
 
     def work() -> AbstractContextManager[None]:
-        trial()
+        check()
         return nullcontext()
 
-    ask_child(what, work, limit_s=max(_TRIAL_S, config.env_timeout_s), stop=stop)
+    ask_child(subject, work, limit_s=max(_LEAST_LIMIT_S, config.env_timeout_s), stop=stop)

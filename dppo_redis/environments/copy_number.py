@@ -18,17 +18,17 @@ _FIELDS = re.compile(r"\{(role|slot|copy)\}")
 class CopyNumber:
     """One copy among all that a run has at a time."""
 
-    role: str  # actor, evaluator, serial, enjoy; look: one that is only looked at, before the others
+    role: str  # actor, evaluator, serial, enjoy; look: a copy that is only inspected, before the others
     slot: int = 0  # of the actor
     copy: int = 0  # within its process
 
     def of(self, source: EnvironmentSource) -> EnvironmentSource:
-        """The source that this copy is built from; sets the variables that its construction may read."""
+        """The source from which this copy is built; sets the variables that its constructor may read."""
         os.environ.update(DPPO_ROLE=self.role, DPPO_SLOT=str(self.slot), DPPO_COPY=str(self.copy))
         return replace(source, env_kwargs={name: self._fill(x) for name, x in source.env_kwargs.items()})
 
     def _fill(self, value: Any) -> Any:
-        """The same value with its texts filled in, at any depth; names and other braces stay as they are."""
+        """A value with numbers filled into its texts at any depth; keys and other braces stay as they are."""
         if isinstance(value, str):
             return _FIELDS.sub(lambda found: str(getattr(self, found[1])), value)
         if isinstance(value, list | tuple):

@@ -19,9 +19,9 @@ _log = logging.getLogger("dppo")
 
 
 def is_final(error: BaseException, arguments: Mapping[str, Any] | None = None) -> bool:
-    """Whether a retry would fail in the same way: a wrong name, import, syntax, argument or form.
+    """Whether a retry would fail in the same way: a wrong name, import, syntax, argument or API.
 
-    Anything else that the user's code raises may pass: a licence, a port, a simulator that is not up yet.
+    Other errors of the user's code may pass: a missing licence, a used port, a simulator that still starts.
     """
     import gymnasium  # only a process that has met an error of an environment needs it
 
@@ -29,26 +29,26 @@ def is_final(error: BaseException, arguments: Mapping[str, Any] | None = None) -
         return True
     if isinstance(error, TypeError):
         return any(_is_about_arguments(one, arguments or {}) for one in _chain(error))
-    # What its checker says, or that a module has no such class.
+    # Raised by gymnasium's checker, or because a module has no such class.
     return isinstance(error, (AssertionError, AttributeError)) and _raised_by_gymnasium(error)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and its causes: gymnasium raises a TypeError of the constructor again."""
+    """The error and its causes, because gymnasium wraps a TypeError of the constructor in another one."""
     while error is not None:
         yield error
         error = error.__cause__
 
 
 def _is_about_arguments(error: BaseException, arguments: Mapping[str, Any]) -> bool:
-    """Whether the call itself raised it, before the user's code ran, or it is about a passed argument."""
+    """Whether the call raised `error` before the user's code ran, or its text names a passed argument."""
     if error.__cause__ is None and _raised_by_gymnasium(error):
         return True
     return any(f"unexpected keyword argument '{name}'" in str(error) for name in arguments)
 
 
 def _raised_by_gymnasium(error: BaseException) -> bool:
-    """Whether the code that raised it is part of gymnasium."""
+    """Whether code of gymnasium raised `error`."""
     frames = list(traceback.walk_tb(error.__traceback__))
     name = frames[-1][0].f_globals.get("__name__", "") if frames else ""
     return name.partition(".")[0] == "gymnasium"
@@ -60,7 +60,7 @@ def until_it_passes(attempt: Callable[[], T], retry_s: float, stop: StopRequest)
     The first traceback is logged in full, later errors in one line.
 
     Raises:
-        EnvironmentBrokenError: it has raised for `retry_s` seconds, or hangs.
+        EnvironmentBrokenError: `attempt` has failed for `retry_s` seconds, or the environment hangs.
         StoppedError: a stop was requested meanwhile.
     """
     began: float | None = None  # time of the first failure
@@ -87,7 +87,7 @@ def until_it_passes(attempt: Callable[[], T], retry_s: float, stop: StopRequest)
 
 
 def traceback_of(error: EnvironmentBrokenError) -> str:
-    """The traceback of what the user's code raised, in this process or in a child; "" if there is none."""
+    """The traceback of the user's error, in this process or in a child; "" if there is none."""
     cause = error.__cause__
     if cause is None or isinstance(cause, ChildTracebackError):
         return str(cause or "")

@@ -29,10 +29,10 @@ from dppo_redis.spaces.gymnasium_spaces import describe_actions, describe_observ
 
 
 def check_evaluation(config: RunConfig, spaces: EnvironmentSpaces) -> None:
-    """Refuse wrappers of evaluation around which a policy for `spaces` cannot play.
+    """Refuse evaluation wrappers that change the spaces, so that a policy for `spaces` cannot play.
 
     Raises:
-        ConfigurationError: naming them, as `inspect` does, or with what they show.
+        ConfigurationError: as `inspect` does, or the spaces differ; the message names the differences.
     """
     wrappers = config.evaluation.wrappers
     if wrappers is None or wrappers == config.wrappers or not config.evaluation.enabled:
@@ -60,45 +60,45 @@ def check_evaluation(config: RunConfig, spaces: EnvironmentSpaces) -> None:
 def inspect(
     source: EnvironmentSource, *, use_mask: bool = True, number: CopyNumber = LOOK
 ) -> EnvironmentSpaces:
-    """The spaces that `looking` finds.
+    """The spaces of an environment; see `inspecting`.
 
     Raises:
-        ConfigurationError, EnvironmentBrokenError: as `looking` does.
+        ConfigurationError, EnvironmentBrokenError: as `inspecting` does.
     """
-    with looking(source, use_mask=use_mask, number=number) as spaces:
+    with inspecting(source, use_mask=use_mask, number=number) as spaces:
         return spaces
 
 
 @contextmanager
-def looking(
+def inspecting(
     source: EnvironmentSource, *, use_mask: bool = True, number: CopyNumber = LOOK
 ) -> Iterator[EnvironmentSpaces]:
-    """Build one environment, try one reset and one step, and describe its spaces; in the end close it.
+    """Build one environment, reset it, step it once, and describe its spaces. The context's end closes it.
 
     Raises:
-        ConfigurationError: it cannot be made, speaks the old Gym API, has an unsupported space, an
-            observation of another shape than its space, more than one reward for a step, or an action
-            mask of another form than its actions.
-        EnvironmentBrokenError: it raised; the next time it may not.
+        ConfigurationError: the environment cannot be made, follows the old Gym API, has an unsupported
+            space, an observation that does not fit its space, more than one reward for a step, or an
+            action mask that does not fit its actions.
+        EnvironmentBrokenError: it raised; a retry may succeed.
     """
     with closing_quietly(make_single(source, number)) as env:
         action = describe_actions(env.action_space)
         describe_observations(env.observation_space)
         with keeping_process_state():
-            shown = _try_out(source.env_id, env)
-        for observation, _ in shown:
+            seen = _reset_and_step(source.env_id, env)
+        for observation, _ in seen:
             _check_observation(source.env_id, env.observation_space, observation)
-        masks = [info[MASK] for _, info in shown if use_mask and MASK in info]
+        masks = [info[MASK] for _, info in seen if use_mask and MASK in info]
         for mask in masks:
             read_mask(mask, action)
         yield EnvironmentSpaces(describe_observations(observed_space(env, action, bool(masks))), action)
 
 
-def _try_out(env_id: str, env: gymnasium.Env[Any, Any]) -> list[tuple[Any, dict[str, Any]]]:
-    """One reset and one step, which may take long: observation and info of both.
+def _reset_and_step(env_id: str, env: gymnasium.Env[Any, Any]) -> list[tuple[Any, dict[str, Any]]]:
+    """Observation and info of one reset and one step, which may take long.
 
     Raises:
-        ConfigurationError: it speaks the API of Gym before 0.26, or answers more than one reward.
+        ConfigurationError: the environment follows the API of Gym before 0.26, or returns several rewards.
         EnvironmentBrokenError: it raised.
     """
     with warnings.catch_warnings():
@@ -132,7 +132,7 @@ def _try_out(env_id: str, env: gymnasium.Env[Any, Any]) -> list[tuple[Any, dict[
 
 
 def _check_numbers(env_id: str, answer: tuple[Any, ...]) -> None:
-    """Refuse a step that answers more than one reward, or more than one flag."""
+    """Refuse a step that returns more than one reward, or more than one flag of a kind."""
     try:
         plain_numbers(*answer[1:4])
     except (TypeError, ValueError) as error:
@@ -140,10 +140,10 @@ def _check_numbers(env_id: str, answer: tuple[Any, ...]) -> None:
 
 
 def _try_step(env: gymnasium.Env[Any, Any], info: dict[str, Any]) -> tuple[Any, ...]:
-    """What a step answers: five values, or the four of old Gym, on which gymnasium's wrappers raise."""
+    """The answer of a step: five values, or the four of old Gym, for which gymnasium's wrappers raise."""
     try:
         return env.step(sample_action(env.action_space, info))
-    except ValueError:  # theirs, or the environment's own
+    except ValueError:  # of these wrappers, or of the environment itself
         _, info = env.unwrapped.reset(seed=0)
         answer: tuple[Any, ...] = env.unwrapped.step(sample_action(env.unwrapped.action_space, info))
         if len(answer) == 5:
@@ -152,7 +152,7 @@ def _try_step(env: gymnasium.Env[Any, Any], info: dict[str, Any]) -> tuple[Any, 
 
 
 def _check_observation(env_id: str, space: gymnasium.Space[Any], observation: Any) -> None:
-    """Refuse what a vector of such environments could not hold."""
+    """Refuse an observation that a vector of such environments could not hold."""
     try:
         concatenate(space, [observation], cast(Any, create_empty_array(space, 1)))
     except Exception as error:
@@ -165,11 +165,14 @@ def _check_observation(env_id: str, space: gymnasium.Space[Any], observation: An
 
 
 def sample_action(space: gymnasium.Space[Any], info: dict[str, Any]) -> Any:
-    """An action that the environment's mask, if it has one, allows."""
+    """An action of `space` that the action mask in `info` allows, if there is one."""
     try:
         action = describe_actions(space)
         allowed = np.split(read_mask(info[MASK], action), action.offsets[1:])
-    except (KeyError, ConfigurationError):  # none, or a wrong one: that is refused where it is used
+    except (
+        KeyError,
+        ConfigurationError,
+    ):  # there is no mask, or a wrong one, which is refused when it is used
         return space.sample()
     first = np.array([[flags.argmax() for flags in allowed]])
     actions = action.to_environment(action.join(first, np.zeros((1, action.dimensions), np.float32)))

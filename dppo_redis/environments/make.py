@@ -1,4 +1,4 @@
-"""Builds environments. The only user of `gymnasium.make`; refuses what is unsupported, by name."""
+"""Builds environments, and refuses unsupported ones by name. The only user of `gymnasium.make`."""
 
 import logging
 import multiprocessing
@@ -26,7 +26,7 @@ from dppo_redis.service.process_state import TookTooLongError, interrupted_after
 from dppo_redis.spaces.gymnasium_spaces import describe_spaces
 
 Vectorization = Literal["auto", "sync", "async"]
-_OF_GYMNASIUM = {OrderEnforcing, PassiveEnvChecker, TimeLimit}  # `gymnasium.make` puts them there
+_OF_GYMNASIUM = {OrderEnforcing, PassiveEnvChecker, TimeLimit}  # wrappers that `gymnasium.make` adds
 CLOSE_LIMIT_S = 10.0  # for closing environments while a process goes on
 _log = logging.getLogger("dppo")
 _AnyEnv = gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]
@@ -40,7 +40,7 @@ def make_single(source: EnvironmentSource, number: CopyNumber = LOOK) -> gymnasi
     Raises:
         ConfigurationError: unknown id, a missing package, wrong arguments, the API of old Gym, or a wrapper
             that keeps statistics of its own.
-        EnvironmentBrokenError: its constructor raised; the next time it may not.
+        EnvironmentBrokenError: the constructor raised; a retry may succeed.
     """
     source = number.of(source)
     if not source.env_id:
@@ -82,7 +82,7 @@ def _make(source: EnvironmentSource) -> gymnasium.Env[Any, Any]:
 
 
 def _layers(env: gymnasium.Env[Any, Any]) -> Iterator[type[Any]]:
-    """The wrappers that are around it already."""
+    """The types of the wrappers around an environment, outermost first."""
     while isinstance(env, gymnasium.Wrapper):
         yield type(env)
         env = env.env
@@ -97,17 +97,18 @@ def make_vector(
     number: CopyNumber = LOOK,
     choose: Choose | None = None,
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-    """Build `count` environments stepped together.
+    """Build `count` environments that are stepped together.
 
-    `auto` takes gymnasium's native vector environment when the id has one and it accepts the
-    arguments, else what `choose` says of a single one, which is closed before the others are built;
-    without it they are stepped one after another. Where the mode of automatic reset can be chosen
-    it is SAME_STEP, which wastes no step; callers read the mode from the metadata. With `masked` the
-    observations are a Dict of the observation and its action mask. Copies are numbered from `number` on,
-    a native version is one copy.
+    `auto` takes gymnasium's native vector environment if the id has one that accepts the arguments. If not,
+    `choose` looks at a single environment and says how the others are stepped; the single one is closed
+    before the others are built. Without `choose` they are stepped one after another.
+
+    The mode of automatic reset is SAME_STEP, which wastes no step, unless a native version has another mode;
+    callers read it from the metadata. With `masked` the observations are a Dict of the observation and its
+    action mask. Copies are numbered from `number` on; a native version counts as one copy.
 
     Raises:
-        ConfigurationError: they cannot be made, or not side by side.
+        ConfigurationError: the environments cannot be made, or cannot be stepped together.
         EnvironmentBrokenError: as `make_single` does.
     """
     is_free = vectorization == "auto"
@@ -132,17 +133,22 @@ def make_vector(
         raise
     except (EOFError, ConnectionError) as error:
         raise EnvironmentBrokenError("a worker process of the environments died") from error
-    except (Exception, SystemExit) as error:  # each with spaces of its own, for one
-        raise ConfigurationError(
-            f"environment {source.env_id!r} cannot be stepped {count} at a time: "
-            f"{type(error).__name__}: {first_line(error)}"
-        ) from error
+    except (Exception, SystemExit) as error:  # for example, the copies' spaces differ
+        raise not_steppable_together(source, count, error) from error
+
+
+def not_steppable_together(source: EnvironmentSource, count: int, error: BaseException) -> ConfigurationError:
+    """The refusal of environments of which `count` cannot be stepped together."""
+    return ConfigurationError(
+        f"environment {source.env_id!r} cannot be stepped {count} at a time: "
+        f"{type(error).__name__}: {first_line(error)}"
+    )
 
 
 def _make_side_by_side(
     builders: list[Callable[[], gymnasium.Env[Any, Any]]], vectorization: Vectorization
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-    """Where one cannot be built the others are closed: what they hold, a licence say, is free again."""
+    """Build environments. If one cannot be built, close the others, so that for example a licence is free."""
     mode = AutoresetMode.SAME_STEP
     if vectorization == "async":
         return AsyncVectorEnv(builders, context="spawn", autoreset_mode=mode)
@@ -161,11 +167,11 @@ def _make_side_by_side(
 
 
 def _try_processes(builders: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) -> AsyncVectorEnv | None:
-    """In a process each; None where that cannot be done: they were chosen here and not asked for."""
+    """Build each environment in its own process; None if that fails, because `auto` chose processes."""
     others = set(multiprocessing.active_children())
     try:
         return AsyncVectorEnv(builders, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 too few processes or files, or a space it lacks
+    except (Exception, SystemExit) as error:  # noqa: BLE001 for example, a limit on processes
         _log.warning("not stepping in worker processes: %s: %s", type(error).__name__, first_line(error))
         for process in set(multiprocessing.active_children()) - others:
             process.kill()
@@ -174,17 +180,17 @@ def _try_processes(builders: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) ->
 
 
 def close_quietly(env: _AnyEnv) -> None:
-    """Free environments; what goes wrong in it is logged, not raised."""
+    """Close environments; errors are logged, not raised."""
     try:
         with keeping_process_state(), interrupted_after(CLOSE_LIMIT_S):
             env.close()
-    except (Exception, SystemExit, TookTooLongError) as error:  # noqa: BLE001 code of the user's
+    except (Exception, SystemExit, TookTooLongError) as error:  # noqa: BLE001 the user's code may raise anything
         _log.warning("closing %s raised %s: %s", env, type(error).__name__, first_line(error))
 
 
 @contextmanager
 def closing_quietly(env: _AnyEnvT) -> Iterator[_AnyEnvT]:
-    """An environment, or a vector of them, that is freed in the end."""
+    """A context that closes an environment, or a vector of them, at its end."""
     try:
         yield env
     finally:
@@ -200,11 +206,13 @@ def _make_plain(
 def _choose(
     source: EnvironmentSource, count: int, masked: bool, number: CopyNumber, choose: Choose | None
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any] | Vectorization:
-    """The native version, or how else; a single environment that is looked at is closed first."""
+    """Build the native version, or choose another vectorization; a single environment for this is closed."""
     may_be_native = not masked and not source.wrappers and _may_have_a_native_version(source.env_id)
     if not may_be_native and choose is None:
         return "sync"
-    with closing_quietly(make_single(source, number)) as single:  # makes every reason for failure one line
+    with closing_quietly(
+        make_single(source, number)
+    ) as single:  # turns each reason for a failure into one line
         spec, spaces = single.spec, (single.observation_space, single.action_space)
         has_native = may_be_native and _has_native(spec, source)
         if not has_native:
@@ -222,7 +230,7 @@ def _choose(
 def _has_native(spec: EnvSpec | None, source: EnvironmentSource) -> bool:
     if spec is None or spec.vector_entry_point is None or spec.additional_wrappers:
         return False
-    # -1 is no limit, to `gymnasium.make`; to a native one a limit that every step exceeds
+    # For `gymnasium.make` -1 means no limit; for a native version it is a limit that every step exceeds.
     return bool(source.env_kwargs.get("max_episode_steps") != -1)
 
 
@@ -238,22 +246,22 @@ def _make_native(
         arguments: dict[str, Any] = dict(number.of(source).env_kwargs)
         with keeping_process_state():
             native = gymnasium.make_vec(spec.id, count, vectorization_mode="vector_entry_point", **arguments)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 it lacks an argument or a package, say
+    except (Exception, SystemExit) as error:  # noqa: BLE001 for example, it lacks an argument or a package
         _log.debug("no native version: %s: %s", type(error).__name__, first_line(error))
         return None
     refuse_normalisers(native, f"environment {source.env_id!r}")
     if _can_stand_for(native, observation, action):
         return native
-    close_quietly(native)  # that of the Arcade Learning Environment shows other pictures, for one
+    close_quietly(native)  # for example, that of the Arcade Learning Environment shows other images
     return None
 
 
 def _may_have_a_native_version(env_id: str) -> bool:
-    """False where the registration has none: then no copy is built to ask it."""
+    """Whether the id may have a native version. If not, no copy is built to find out."""
     try:
         import_module_of(env_id)
         return gymnasium.spec(env_id.rpartition(":")[2]).vector_entry_point is not None
-    except (Exception, SystemExit):  # noqa: BLE001 building says what is wrong
+    except (Exception, SystemExit):  # noqa: BLE001 building the environment reports the error
         return True
 
 
@@ -262,7 +270,7 @@ def _can_stand_for(
     observation: gymnasium.Space[Any],
     action: gymnasium.Space[Any],
 ) -> bool:
-    """Whether it is like the single environments, and says how it resets them."""
+    """Whether a native version has the spaces of the single environment and states its mode of reset."""
     if not isinstance(native.metadata.get("autoreset_mode"), AutoresetMode):
         return False
     try:

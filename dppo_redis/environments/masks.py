@@ -15,15 +15,15 @@ MASK = "action_mask"
 def read_mask(mask: Any, action: ActionSpec) -> Array:
     """A mask as int8 flags [choices], 1 for a choice that is allowed.
 
-    It has one flag for each choice: all in one array, an array for each category, or in the form in which
-    gymnasium's `space.sample(mask)` takes it, a dict or tuple of the masks of the parts, nested like the
-    space, with None where everything is allowed.
+    The environment's mask has one flag for each choice. It may be one array, an array for each category, or
+    the form that gymnasium's `space.sample(mask)` takes: a dict or tuple of the parts' masks, nested like the
+    space, with None if all choices of a part are allowed.
 
-    Without a mask everything is allowed, and so is each category that has nothing allowed, as in a
-    final state: something has to be drawn.
+    Without a mask all choices are allowed. So are all choices of a category in which the mask allows none, as
+    in a final state, because the policy must draw a choice.
 
     Raises:
-        ConfigurationError: it has another form than the choices of the action space.
+        ConfigurationError: the mask does not fit the choices of the action space.
     """
     if mask is not None and not action.choices:
         raise _misfit(mask, action.space)
@@ -35,7 +35,7 @@ def read_mask(mask: Any, action: ActionSpec) -> Array:
 
 
 def _flags(mask: Any, part: Part) -> Array:
-    """The mask of one part of the action space; a new array [choices of it]."""
+    """The mask of one part of the action space, as a new array [its choices]."""
     choices = sum(part.categories)
     if mask is None:
         return np.ones(choices, np.int8)
@@ -51,7 +51,7 @@ def _flags(mask: Any, part: Part) -> Array:
 
 
 def _by_part(mask: Any, part: CompositeSpec) -> list[tuple[Any, Part]] | None:
-    """The parts of a mask, each with what it is for; None where it has others."""
+    """Each part of a mask with its part of the action space; None if their numbers or names differ."""
     if part.names is not None and isinstance(mask, Mapping) and set(mask) <= set(part.names):
         return [(mask.get(name), one) for name, one in zip(part.names, part.parts, strict=True)]
     if isinstance(mask, tuple | list) and len(mask) == len(part.parts):
@@ -60,7 +60,7 @@ def _by_part(mask: Any, part: CompositeSpec) -> list[tuple[Any, Part]] | None:
 
 
 def _leaves(mask: Any) -> list[Array] | None:
-    """The arrays of a mask, nested or not, in order; None where a part has a name, or none at all."""
+    """The arrays of a mask, nested or not, in order; None if a part is named or missing."""
     if mask is None or isinstance(mask, Mapping):
         return None
     ragged = isinstance(mask, np.ndarray) and mask.dtype == object
@@ -71,7 +71,7 @@ def _leaves(mask: Any) -> list[Array] | None:
 
 
 def _is_single(flag: Any) -> bool:
-    """Whether it is an array, or a tensor, of no axis."""
+    """Whether a flag is an array, or a tensor, without axes."""
     return getattr(flag, "ndim", None) == 0
 
 

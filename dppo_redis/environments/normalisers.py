@@ -18,10 +18,10 @@ _TYPES = tuple(getattr(home, name) for home in (wrappers, vector) for name in _S
 
 
 def refuse_normalisers(env: Any, subject: str) -> None:
-    """Look through an environment and everything in it; `subject` is how the message names it.
+    """Refuse an environment if it contains such a wrapper; the message names it by `subject`.
 
     Raises:
-        ConfigurationError: with the wrapper's name and the setting to use instead.
+        ConfigurationError: it contains one; the message names the wrapper and the setting to use instead.
     """
     for layer in _layers(env):
         base = next((one for one in type(layer).__mro__ if _is_normaliser(one)), None)
@@ -36,12 +36,12 @@ def refuse_normalisers(env: Any, subject: str) -> None:
 
 
 def _is_normaliser(kind: type) -> bool:
-    """One of gymnasium's; or of the older Gym's, which is not installed here as a rule."""
+    """Whether a class is gymnasium's, or that of the older Gym, which is usually not installed here."""
     return kind in _TYPES or (kind.__name__ in _SETTINGS and kind.__module__.partition(".")[0] == "gym")
 
 
 def _layers(env: Any) -> Iterator[Any]:
-    """It, what it wraps, and what else it holds of this kind, in a list, too; each once."""
+    """The environment and all environments that it holds in attributes or lists, at any depth, each once."""
     seen: set[int] = set()
     ahead = [env]
     while ahead:

@@ -1,4 +1,4 @@
-"""Wraps an environment for our vectors: plain numbers, copied observations, the action mask beside them."""
+"""Wraps an environment for our vectors: plain numbers, and copied observations with the action mask."""
 
 import copy
 from typing import Any
@@ -79,7 +79,7 @@ class PlainEnvironment(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def _episode_info(info: dict[str, Any]) -> dict[str, Any]:
-    """The metrics of an ended episode for `info`: one value, which vectors cannot round or mix up."""
+    """The metrics of an ended episode for `info`, as one value that vectors cannot round or mix up."""
     metrics = read_episode(info)
     return {} if metrics is NOTHING else {REPORTED: metrics}
 

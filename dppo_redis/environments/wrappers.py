@@ -55,10 +55,10 @@ def _parse_wrapper(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def _refuse_code(text: str, call: ast.Call) -> None:
-    """A lambda or the name of a function is code, and a configuration holds plain values.
+    """Refuse a lambda or the name of a function: they are code, and a configuration holds plain values.
 
     Raises:
-        ConfigurationError: naming the argument, with what to do.
+        ConfigurationError: an argument is code; the message names it and says what to do.
     """
     for value in (*call.args, *(keyword.value for keyword in call.keywords)):
         if any(isinstance(part, ast.Lambda | ast.Name | ast.Attribute) for part in ast.walk(value)):

@@ -17,7 +17,7 @@ from dppo_redis.spaces.features import FORBIDDEN
 from dppo_redis.spaces.observations import Array, FloatArray
 
 LOG_STD = "log_std"
-_LEARNER_ONLY = "value."  # what acting does not need
+_LEARNER_ONLY = "value."  # prefix of the parameters that acting does not need
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def to_actions(spec: ActionSpec, rows: Array, device: torch.device) -> Actions:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Outputs of the networks for rows, each [B]."""
+    """Outputs of the networks for B rows, each [B]."""
 
     log_probs: Tensor  # of the actions given
     entropy: Tensor  # of the policy
@@ -53,9 +53,9 @@ class Evaluated:
 class ActorCritic(nn.Module):
     """Policy and value networks of a run.
 
-    Over vectors alone they are two separate networks; with an image or a memory they share a trunk and
-    have linear heads. Always in evaluation mode: dropout or batch statistics would make the learner see
-    another policy than the one that acted.
+    For vectors alone they are two separate networks. With an image or a memory they share a trunk and have
+    linear heads. They are always in evaluation mode, because with dropout or batch statistics the learner
+    would see another policy than the one that acted.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -81,11 +81,11 @@ class ActorCritic(nn.Module):
         self.value = mlp(width, hidden, 1, network.activation, head_gain=1.0)
 
     def outputs(self, inputs: Inputs) -> Tensor:
-        """Logits, forbidden ones struck out, and means: [B, outputs]."""
+        """Logits and means [B, outputs]; the logits of forbidden choices are -1e8."""
         return self.masked(self._policy(inputs, self._features(inputs)), inputs.mask)
 
     def step(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """The same for one step of each environment, and the memory after it [B, S]."""
+        """Logits and means [B, outputs] for one step of B environments, and the memory [B, S] afterwards."""
         if self.memory is None or self.trunk is None or inputs.sequences is None:
             return self.outputs(inputs), inputs.vector[:, :0]
         features, state = self.memory(self.trunk(inputs), inputs.sequences)
@@ -162,7 +162,7 @@ class ActorCritic(nn.Module):
         return value
 
     def masked(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
-        """Outputs [B, outputs] with the logits of forbidden choices struck out."""
+        """Outputs [B, outputs] with -1e8 as the logits of forbidden choices."""
         if mask is None:
             return outputs
         choices = self.action.choices

@@ -15,7 +15,7 @@ _ROWS = 3
 
 
 class CustomNetwork(nn.Module):
-    """What a user's `Class(sizes, outputs)` has to build; it need not inherit from this."""
+    """The methods of a user's network `Class(sizes, outputs)`; it need not inherit from this class."""
 
     def policy(self, inputs: Inputs) -> Tensor:
         """Logits, then means: [B, outputs] float32."""
@@ -29,11 +29,11 @@ class CustomNetwork(nn.Module):
 def load_custom(name: str, sizes: InputSizes, outputs: int) -> CustomNetwork:
     """A user's network: `Class(sizes, outputs)` with `policy(inputs)` and `value(inputs)`.
 
-    `policy` answers [B, outputs] (logits, then means), `value` [B]; both float32, for any B, the same each
-    time, and each row for itself.
+    `policy` returns [B, outputs] (logits, then means) and `value` returns [B], both float32, for any B. A
+    row's output must be the same each time and must not depend on the other rows.
 
     Raises:
-        ConfigurationError: it cannot be imported, built or copied, or its answers are others.
+        ConfigurationError: the network cannot be imported, built or copied, or breaks this contract.
     """
     build = import_named(name, "network.custom")
     rows = _example(sizes)
@@ -60,8 +60,8 @@ def load_custom(name: str, sizes: InputSizes, outputs: int) -> CustomNetwork:
         _check_shape(f"{name}.policy", answers[0], count, (count, outputs))
         _check_shape(f"{name}.value", answers[1], count, (count,))
     for method, one, two, three in zip(("policy", "value"), several, again, alone, strict=True):
-        _check_alike(f"{name}.{method}", one, two, "the same rows: dropout, for one, has to rest in eval()")
-        _check_alike(f"{name}.{method}", one[:1], three, "a row alone and among others: rows mix in it")
+        _check_alike(f"{name}.{method}", one, two, "the same rows: eval() must switch off dropout")
+        _check_alike(f"{name}.{method}", one[:1], three, "a row alone and among others: it mixes rows")
     return network
 
 
@@ -74,17 +74,17 @@ def _check_shape(method: str, answer: object, count: int, shape: tuple[int, ...]
         )
 
 
-def _check_alike(method: str, one: Tensor, other: Tensor, what: str) -> None:
+def _check_alike(method: str, one: Tensor, other: Tensor, inputs: str) -> None:
     if not torch.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True):
-        raise ConfigurationError(f"network.custom: {method} returns different outputs for {what}")
+        raise ConfigurationError(f"network.custom: {method} returns different outputs for {inputs}")
 
 
 def _example(sizes: InputSizes) -> Inputs:
-    """Rows of any content, each of them another."""
+    """Random rows, all different."""
     random = torch.Generator().manual_seed(0)
-    pictures = tuple(
+    images = tuple(
         torch.randint(0, int(high) + 1, (_ROWS, *shape), dtype=torch.uint8, generator=random)
         for shape, high in zip(sizes.images, sizes.highs, strict=True)
     )
     allowed = torch.ones((_ROWS, sizes.choices), dtype=torch.bool) if sizes.choices else None
-    return Inputs(torch.randn(_ROWS, sizes.features, generator=random), pictures, allowed)
+    return Inputs(torch.randn(_ROWS, sizes.features, generator=random), images, allowed)

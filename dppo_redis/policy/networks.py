@@ -1,7 +1,7 @@
 """The parts of networks in torch, and the inputs that networks read.
 
-Initialised orthogonally (gain sqrt 2 for hidden layers, 0.01 for the policy head, 1 for the value
-head; arXiv:2006.05990 finds the small policy head to matter most).
+Weights start orthogonal, with gain sqrt 2 for hidden layers, 0.01 for the policy head and 1 for the value
+head. arXiv:2006.05990 finds that the small gain of the policy head matters most.
 """
 
 import itertools
@@ -22,7 +22,7 @@ _Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
 
 @dataclass(frozen=True)
 class Sequences:
-    """Rows as T steps of C environments, for a network with a memory; row t C + c is (t, c)."""
+    """The order of rows for a network with a memory: T steps of C environments; row t C + c is (t, c)."""
 
     starts: Tensor  # [T, C] bool, rows that begin an episode
     state: Tensor  # [C, S], the memory before the first row
@@ -30,7 +30,7 @@ class Sequences:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What networks read; the first axis are rows [B]."""
+    """The inputs of a network for B rows."""
 
     vector: Tensor  # [B, F] float32: vectors (normalised, if the run does), flags, one-hot categories
     images: tuple[Tensor, ...]  # each [B, C, H, W] uint8
@@ -55,16 +55,16 @@ class Inputs:
 
 @dataclass(frozen=True)
 class InputSizes:
-    """Shapes of what a network reads: `Inputs` without the rows."""
+    """The shapes of a network's inputs, without the axis of the rows."""
 
     features: int
     images: tuple[tuple[int, int, int], ...]  # (C, H, W)
-    highs: tuple[float, ...]  # of each image: the byte that becomes 1.0
-    choices: int = 0  # flags of the action mask; 0 where the environment has none
+    highs: tuple[float, ...]  # for each image: the byte that becomes 1.0
+    choices: int = 0  # flags of the action mask; 0 if the environment has none
 
     @staticmethod
     def of(observation: ObservationSpec, frames: int) -> "InputSizes":
-        """The sizes for rows of `observation`, the last `frames` of them seen together."""
+        """The sizes for rows of `observation`, with the last `frames` of them side by side."""
 
         def stacked(field: Field) -> tuple[int, int, int]:
             channels, height, width = field.image_shape
@@ -86,10 +86,10 @@ def to_inputs(
     normaliser: Normaliser | None,
     device: torch.device,
 ) -> Inputs:
-    """Rows [B, ...] of observations, or [B, k, ...] of stacked frames, as a network reads them."""
+    """A network's inputs from rows [B, ...] of observations, or [B, k, ...] of stacked frames."""
 
     def to_device(array: Array) -> Tensor:
-        # Torch's own memory is aligned alike in every process; the last bits of a product depend on it.
+        # Torch aligns its own memory alike in every process. The last bits of a product depend on that.
         return torch.tensor(array, device=device)
 
     allowed = mask(observation, rows, frames)
@@ -130,9 +130,9 @@ def _initialised(layer: _Layer, gain: float) -> _Layer:
 
 
 class ImageEncoder(nn.Module):
-    """Bytes [B, C, H, W] to features [B, width].
+    """Turns bytes [B, C, H, W] into features [B, width], with the layers of `encoder_plan`.
 
-    The layers are those of `encoder_plan`. The one place where bytes are scaled to [0, 1].
+    No other module scales bytes to [0, 1].
     """
 
     def __init__(self, shape: tuple[int, int, int], high: float) -> None:
@@ -161,7 +161,7 @@ class ImageEncoder(nn.Module):
 class Trunk(nn.Module):
     """The layers that policy and value share if there is an image or a memory: [B, width].
 
-    Each image goes through an encoder of its own, the other features through the hidden layers.
+    Each image has its own encoder. The other features go through the hidden layers.
     """
 
     def __init__(self, sizes: InputSizes, hidden: tuple[int, ...], activation: Activation) -> None:
@@ -200,7 +200,8 @@ class Memory(nn.Module):
     def forward(self, features: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
         """Outputs [T C, size] for features [T C, F], and the state [C, S] after the last row.
 
-        Unrolled in one call between two steps at which any of the C environments begins an episode.
+        One call of the cell covers all steps up to the next one at which an episode begins in any
+        environment.
         """
         steps, count = sequences.starts.shape
         x = features.reshape(steps, count, -1)
@@ -223,7 +224,7 @@ class Memory(nn.Module):
         return torch.stack(states)
 
     def _run(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The cell over x [L, C, F] from state [C, S], which for an LSTM is output and cell side by side."""
+        """Run the cell over x [L, C, F] from state [C, S], for an LSTM output and cell side by side."""
         if not self.lstm:
             output, h = self.cell(x, state.unsqueeze(0).contiguous())
             return output, h[0]

@@ -1,8 +1,8 @@
-"""The policy that actors and the evaluator act with, from one publication. Sampling uses numpy only.
+"""The policy with which actors and the evaluator act, from one publication. Sampling uses numpy alone.
 
-The small networks of vector tasks are numpy, too. They take a third of torch's time per step. An actor that
-never imports torch starts in a fraction of a second with a fraction of the memory. A test checks that both
-give the same log-probabilities (largest |ratio - 1| below 1e-4).
+The small networks of vector tasks use numpy, too, and need a third of torch's time per step. An actor that
+never imports torch starts in a fraction of a second with a fraction of the memory. A test checks that numpy
+and torch give the same log-probabilities (largest |ratio - 1| below 1e-4).
 """
 
 import itertools
@@ -165,7 +165,7 @@ class NumpyNetwork:
 
 
 def needs_torch(spec: Spec) -> bool:
-    """Whether an actor of this run has to import torch."""
+    """Whether an actor of this run must import torch."""
     return bool(spec.observation.images) or spec.network.memory != "none" or spec.network.custom is not None
 
 

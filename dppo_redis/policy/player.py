@@ -1,6 +1,6 @@
-"""A policy that plays one environment: observations in, actions out.
+"""A policy that plays one environment: it takes observations and returns actions.
 
-Your own script uses a trained policy through `Player`. Sampling for training is in `workers`.
+Users' scripts act with a trained policy through `Player`. Sampling for training is in `workers`.
 """
 
 from typing import Any
@@ -23,19 +23,19 @@ class Player:
     """
 
     def __init__(self, policy: ActingPolicy, sampling: Generator | None = None) -> None:
-        """Greedy, unless `sampling` draws the actions."""
+        """Play with `policy`: greedily, unless `sampling` draws the actions."""
         self.policy = policy
         self._sampling = sampling
         self.begin()
 
     def begin(self) -> None:
-        """Forget everything: an episode begins."""
+        """Begin an episode: forget frames and memory."""
         self._state: PolicyState | None = None
 
     def act(self, observation: Any, sampling: Generator | None = None) -> Any:
-        """The action for one observation of the environment, as the environment takes it.
+        """The environment's action for one of its observations, in any shape of its spaces.
 
-        `sampling` draws this one action.
+        `sampling` draws this action; without it the player's own generator does, if it has one.
         """
         policy = self.policy
         row = policy.spec.observation.pack(observation)[None]
@@ -48,7 +48,7 @@ class Player:
 
 
 def _only(actions: Any) -> Any:
-    """The action of the one environment among the actions of many."""
+    """The first of many actions: the action of the player's one environment."""
     if isinstance(actions, dict):
         return {name: _only(part) for name, part in actions.items()}
     if isinstance(actions, tuple):

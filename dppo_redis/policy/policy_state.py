@@ -12,10 +12,10 @@ from dppo_redis.spaces.observations import Array, BoolArray, FloatArray
 
 
 class PolicyState:
-    """Of N running episodes: the newest observation, with k frames the last k, and the memory.
+    """The newest observation of N running episodes, with a stack of k frames the last k, and the memory.
 
-    An action mask is part of the observation. Where an episode begins the frames are copies of its first
-    one and the memory is zero.
+    An action mask is part of the observation. At the start of an episode the frames are copies of its first
+    one, and the memory is zero.
     """
 
     def __init__(self, spec: Spec, observations: Array) -> None:
@@ -31,13 +31,13 @@ class PolicyState:
         return self._frames[:, :-1]
 
     def outputs(self, policy: ActingPolicy) -> FloatArray:
-        """The policy's logits and means [N, outputs] for this state; takes over the memory it leaves."""
+        """The policy's logits and means [N, outputs] for this state; keeps the new memory."""
         rows = self._frames if self._stacking else self.newest
         outputs, self.memory = policy.step(rows, self.memory)
         return outputs
 
     def observe(self, observations: Array, begins: BoolArray | None = None) -> None:
-        """Take in what a step showed, [N, *row], and which rows of it begin an episode, [N]; None: none."""
+        """Take the observations [N, *row] of a step; `begins` [N] marks those that begin an episode."""
         self.newest = observations
         if self._stacking:
             self._frames = push_frame(self._frames, observations)

@@ -22,7 +22,7 @@ _CPU = torch.device("cpu")
 
 
 class TorchNetwork:
-    """The learner's own network, on the CPU, without gradients.
+    """The learner's network on the CPU, without gradients.
 
     Raises:
         WireError: reason `shape`: the weights do not fit the run's spec.
@@ -59,5 +59,5 @@ def _new_model(spec: Spec) -> ActorCritic:
 
 @lru_cache(maxsize=1)
 def _custom_model(spec: str) -> ActorCritic:
-    """A user's network, built once in a process: building it may take long, and it is the user's code."""
+    """A user's network, built once per process, because building it may take long."""
     return ActorCritic(Spec.from_json(json.loads(spec))).eval()

@@ -1,7 +1,7 @@
-"""Every knob of a run: name, type, allowed range, default and why.
+"""All settings of a run: names, types, allowed ranges, defaults and meanings. Frozen values.
 
-Frozen values only. The same models check the TOML file and the command line, and are written
-back as the configuration that was used. Derived numbers live in `pacing.py`.
+The same classes check the TOML file and the command line, and hold the configuration that a run writes down
+as used. `run_plan.py` derives further numbers from them.
 """
 
 import ast
@@ -16,7 +16,7 @@ from dppo_redis.protocol.settings import Section, Switch
 
 
 def _read_value(words: list[str]) -> Any:
-    """A number, True, a list, a mapping where the word is one; else the word itself."""
+    """The number, truth value, list or mapping that a word spells; else the word itself."""
     try:
         return ast.literal_eval(words[0].title() if words[0] in ("true", "false") else words[0])
     except (SyntaxError, ValueError):
@@ -33,7 +33,7 @@ EnvValue = Annotated[
         str_from_instance=lambda value: [str(value)],
     ),
 ]
-MOST_STEPS = 10**15  # a float, as JSON readers take numbers for, holds each of these exactly
+MOST_STEPS = 10**15  # a float holds each whole number up to this exactly, and JSON readers may use floats
 Correction = Literal["none", "vtrace", "decoupled", "tis"]
 
 
@@ -65,7 +65,7 @@ class PpoConfig(Section):
     target_kl: float | None = Field(None, gt=0)
     """End an update after the pass whose mean KL divergence exceeds this; default: none"""
     correction: Correction = "none"
-    """What is done about old data: nothing, V-trace, the decoupled objective, truncated importance weights"""
+    """Correction for old data: none, V-trace, the decoupled objective, truncated importance weights (tis)"""
     importance_cap: float = Field(2.0, ge=1, le=1000)
     """Largest importance weight of a row under the correction tis"""
     gamma: float = Field(0.99, ge=0, le=1)
@@ -88,7 +88,7 @@ class PpoConfig(Section):
     """Epsilon of Adam"""
 
 
-MAX_PAYLOAD_BYTES = 128 * 2**20  # of a rollout or a publication; a comfortable rollout is about 1 MiB
+MAX_PAYLOAD_BYTES = 128 * 2**20  # of a rollout or a publication; usual rollouts have about 1 MiB
 
 
 class NetworkConfig(Section):
@@ -110,7 +110,7 @@ class NetworkConfig(Section):
 
     @property
     def state_size(self) -> int:
-        """Numbers that an actor carries from step to step: cell and output of an LSTM, output of a GRU."""
+        """Numbers that an actor carries from step to step: an LSTM's cell and output, or a GRU's output."""
         return {"none": 0, "lstm": 2, "gru": 1}[self.memory] * self.memory_size
 
     @model_validator(mode="after")
@@ -224,7 +224,7 @@ class RunConfig(Section):
     @field_validator("env_kwargs")
     @classmethod
     def _have_a_text(cls, values: dict[str, EnvValue]) -> dict[str, EnvValue]:
-        """They become part of the spec, which is JSON, and of a TOML file, which has no null."""
+        """Refuse values that JSON (of the spec) or TOML (of the configuration file) cannot hold."""
         for value in values.values():
             _check_plain(value)
         return values

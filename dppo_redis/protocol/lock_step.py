@@ -17,7 +17,7 @@ class LockStep:
     """The plan of a lock-step run."""
 
     actors: int  # slots 0 to actors - 1 take part, and no others
-    rollouts: int  # that each slot gives to each update
+    rollouts: int  # of each slot in each update
     segment_updates: int
 
     @property
@@ -28,11 +28,11 @@ class LockStep:
         """Whether a segment starts with the weights of `update`."""
         return update % self.segment_updates == 0
 
-    def starts_anew(self, update: int, previous: int | None) -> bool:
+    def must_rebuild(self, update: int, previous: int | None) -> bool:
         """Whether environments are rebuilt before they are sampled with the weights of `update`.
 
-        `previous` is the update that they were last sampled for, None if there are none. If it is not the
-        update before (the learner went back, or went on without them), their state is wrong for `update`.
+        `previous` is the update for which they were last sampled, None if there are no environments. If it
+        is not the update before (the learner went back, or went on without this slot), their state is wrong.
         """
         return previous is None or update != previous + 1 or self.starts_segment(update)
 

@@ -1,4 +1,4 @@
-"""Converts the reports of `reports.py` to and from text fields and JSON, and into curves. Pure."""
+"""Converts the reports of `reports.py` to and from text fields and JSON, and to curves. Pure."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from dppo_redis.spaces.metric_names import is_name
 
-_MOST = sys.float_info.max
+_LARGEST = sys.float_info.max
 Fields = dict[str, str | int | float]  # as Redis and a csv file take them
 R = TypeVar("R")
 V = TypeVar("V")
@@ -19,18 +19,18 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class Unit:
-    """Unit and format of a report's field; stands in its annotation."""
+    """Unit and format of a report's field, for its annotation."""
 
     symbol: str = ""  # "steps", "s", "bytes" ...
-    digits: int | None = None  # behind the point, where it is written; None: all
+    digits: int | None = None  # written after the decimal point; None: all
     tag: str = ""  # of its curve in TensorBoard; empty: it has none
-    left_out: bool = False  # None is not written; else None is empty text, in JSON null
-    formerly: str = ""  # its name in the release before: still written beside the new one, and read
+    left_out: bool = False  # None is not written; if False, None is written as empty text, in JSON as null
+    formerly: str = ""  # its name in the previous release, which is still written and read
 
 
 @dataclass(frozen=True)
 class Column:
-    """A field of a report as its annotation has it."""
+    """Name, type and unit of a report's field, read from its annotation."""
 
     name: str
     kind: type[Any]  # str, int, float, bool, tuple (of texts), dict (of numbers) or another report
@@ -81,7 +81,7 @@ def _as_text(value: Any) -> str | int | float:
 
 
 def to_json(report: Any) -> dict[str, Any]:
-    """The same as one JSON object, with an object for each report inside."""
+    """A report as one JSON object, in which each report that it holds is an object."""
     return {name: _as_json(value) for name, value in _written(report)}
 
 
@@ -205,4 +205,4 @@ def _read_numbers(text: str) -> dict[str, float] | None:
     if not isinstance(values, dict):
         return None
     numbers = {name: x for name, x in values.items() if is_name(name) and type(x) in (int, float)}
-    return {name: float(x) for name, x in numbers.items() if -_MOST <= x <= _MOST}
+    return {name: float(x) for name, x in numbers.items() if -_LARGEST <= x <= _LARGEST}

@@ -1,8 +1,8 @@
-"""What processes report: frozen values. Pure.
+"""The reports of processes, as frozen values. Pure.
 
-A field's name is its name in Redis, in metrics.csv and in JSON. The comment beside it is its meaning: equal
-names of two reports may mean different things. Nothing outside this file reads a field by its name as text:
-`report_fields.py` writes and reads them all, `run_status.py` finds them in Redis.
+A field's name is its name in Redis, in metrics.csv and in JSON. The comment beside it says its meaning,
+because equal names in two reports may mean different things. Nothing outside this file reads a field by its
+name as text: `report_fields.py` writes and reads them all, `run_status.py` finds them in Redis.
 """
 
 from dataclasses import dataclass, field
@@ -14,19 +14,19 @@ from dppo_redis.protocol.report_fields import Unit
 
 @dataclass(frozen=True)
 class LearnerStatus:
-    """What the learner's loop reports of itself, in `:status`. It is replaced at every change of a field."""
+    """The learner's part of `:status`. The learner's loop replaces it at every change of a field."""
 
     state: str  # waiting (for the first rollout), training, paused or finished
-    alarm: str  # what an operator must know at once; empty while rollouts are trained on
-    warnings: tuple[str, ...]  # what went wrong in this run and did not end it, one text for each kind
+    alarm: str  # a text that an operator must read at once; empty while rollouts are trained on
+    warnings: tuple[str, ...]  # problems of this run that did not end it, one text for each kind
     dropped_by_actor: str  # whose rollouts were dropped most often, and why, since this learner started
     update: int  # updates made, over all learners of the run
     trained_steps: Annotated[int, Unit("steps")]  # trained on, over all learners of the run
-    budget_steps: Annotated[int, Unit("steps")]  # the run ends with so many trained steps
+    budget_steps: Annotated[int, Unit("steps")]  # the run ends after this many trained steps
     target_return: float | None  # the run ends with this return; empty: no target
     train_s: Annotated[float, Unit("s", digits=3)]  # since the first rollout began; of all learners
     steps_per_s: Annotated[float, Unit("steps/s", digits=1)]  # trained_steps by train_s
-    steps_per_s_recent: Annotated[float, Unit("steps/s", digits=1)]  # the same of the last minute
+    steps_per_s_recent: Annotated[float, Unit("steps/s", digits=1)]  # the same over the last minute
     return_mean: Annotated[float | None, Unit(digits=3)]  # of the last 100 training episodes, or empty
     episodes: int  # finished in trained rollouts
     staleness_mean: Annotated[float, Unit("updates", digits=4)]  # of all rollouts ever trained on
@@ -46,7 +46,7 @@ class LearnerStatus:
 
 @dataclass(frozen=True)
 class KeeperStatus:
-    """What the keeper adds in `:status`: the ledger at one moment, the leader and the actors."""
+    """The keeper's part of `:status`: the ledger at one moment, the leader and the actors."""
 
     trained: Annotated[int, Unit("rollouts")]  # settled with this outcome, as the next four
     stale: Annotated[int, Unit("rollouts")]  # older than the limit when they were judged
@@ -65,9 +65,9 @@ class KeeperStatus:
     rollout_steps: Annotated[int, Unit("steps")]  # of the rollouts that this fleet samples
     entries_added: Annotated[int, Unit("rollouts")]  # ever, those of deleted streams included
     backlog: Annotated[int, Unit("rollouts")]  # in the stream and not settled
-    imbalance: Annotated[int, Unit("rollouts")]  # added, neither settled nor in the backlog, at this look
+    imbalance: Annotated[int, Unit("rollouts")]  # added, neither settled nor in the backlog, at this moment
     stream_bytes: Annotated[int, Unit("bytes")]  # of the stream, in the server's memory
-    valve_bytes: Annotated[int, Unit("bytes")]  # of the stream from which on its oldest rollouts are dropped
+    valve_bytes: Annotated[int, Unit("bytes")]  # of a stream; in a larger one the oldest rollouts are dropped
     time: Annotated[float, Unit("s since 1970", digits=1)]  # when this was written, by the learner's clock
     server_time: Annotated[float | None, Unit("s since 1970", left_out=True)] = None  # by the server's clock
 
@@ -77,14 +77,14 @@ SERVER_TIME = "server_time"  # field of a KeeperStatus that the server fills in
 
 @dataclass(frozen=True)
 class ActorReport:
-    """`:actor:SLOT`: what an actor reports of itself each second. None: it did not say, or said nonsense."""
+    """`:actor:SLOT`, which an actor writes each second. None: the actor wrote no value, or no valid one."""
 
     boot: int | None = None  # how often its slot has started
     version: int | None = None  # of the weights it holds; 0 before the first
     epoch: int | None = None  # of the same weights
     pushes: Annotated[int | None, Unit("rollouts")] = None  # sent since this boot
     last_push: Annotated[float | None, Unit("s since 1970", digits=1)] = None  # 0.0 before the first
-    steps: Annotated[int | None, Unit("steps")] = None  # valid ones in what it sent since this boot
+    steps: Annotated[int | None, Unit("steps")] = None  # valid ones of the rollouts sent since this boot
     fps: Annotated[float | None, Unit("steps/s", digits=1)] = None  # steps by the time since this boot
     wait_share: Annotated[float | None, Unit("share", digits=4)] = None  # of the same time, waiting for room
     refused: Annotated[int | None, Unit("rollouts")] = None  # that did not pass this actor's own check
@@ -93,7 +93,7 @@ class ActorReport:
     last_error: str = ""  # of its environment, its rollouts or the weights it fetched
     deaths: int | None = None  # ends of its slot's processes by their own fault, since the fleet began
     killed: int | None = None  # ends of its slot's processes by a signal from outside, likewise
-    last_death: str = ""  # how the process before this one ended, if it was before its time
+    last_death: str = ""  # how the process before this one ended, if it ended by a fault or a signal
     vectorization: str = ""  # how it steps its environments: sync, async (processes) or native
     step_ms: Annotated[float | None, Unit("ms", digits=3)] = None  # one environment's step; native: of all
     rollout_steps: Annotated[int | None, Unit("steps")] = None  # length of the rollout it samples now
@@ -102,7 +102,7 @@ class ActorReport:
     refused_metrics: int | None = None  # numbers of its environments that were left out for their names
     host: str = ""  # where it runs; the registry adds this and the next three
     pid: int | None = None  # of its process
-    place: str = ""  # where that number counts: start of the machine (random), namespace of processes
+    place: str = ""  # where that pid is unique: boot id of the machine, namespace of processes
     time: Annotated[float | None, Unit("s since 1970", digits=3)] = None  # of this report, by its clock
 
 
@@ -169,30 +169,30 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class EvaluatorReport:
-    """What the evaluator adds in `:evaluation`, which holds the newest complete evaluation."""
+    """The evaluator's own part of `:evaluation`, beside the newest complete evaluation."""
 
     evaluations: int = 0  # complete ones of this run
     failures: int = 0  # evaluations of this run that have no result
     error: str = ""  # why the last one has no result; empty: it has one
-    unfinished: str = ""  # JSON of the last one where it was cut; empty: it is complete
-    playing: bool = False  # whether one is being played now
-    played: int = 0  # episodes of it that have ended
-    to_play: int = 0  # episodes of it
+    unfinished: str = ""  # JSON of the last evaluation if it was cut; empty: it is complete
+    playing: bool = False  # whether an evaluation is being played now
+    played: int = 0  # its episodes that have ended
+    to_play: int = 0  # all of its episodes
     unkept: str = ""  # why the best policy is not in the run's directory; empty: it is
-    redis: str = ""  # the error of Redis that last came back in the same way for long; stays
+    redis: str = ""  # the last error of Redis that stayed the same for long; it is kept afterwards
 
 
 @dataclass(frozen=True)
 class BestEvaluation:
-    """What the evaluator adds to its last evaluation."""
+    """The best of the run's evaluations so far, beside the last one."""
 
     best_return_mean: float  # highest mean return of all evaluations so far
-    best_version: Annotated[int | None, Unit(left_out=True)]  # where this evaluation reached it
+    best_version: Annotated[int | None, Unit(left_out=True)]  # written if this evaluation is the best
 
 
 @dataclass(frozen=True)
 class Control:
-    """`:control`: what the operator wants of the fleet."""
+    """`:control`: the state that the operator, or the run's end, demands of the fleet."""
 
     state: str  # run, pause or stop
     reason: str  # why it stopped: target, total_steps, stopped, failed; empty while it runs
@@ -201,7 +201,7 @@ class Control:
 
 @dataclass(frozen=True)
 class LedgerSummary:
-    """The books as scripts read them; see `KeeperStatus`."""
+    """The ledger in a run's summary; the fields are those of `KeeperStatus`."""
 
     entries_added: int
     trained: int
@@ -214,7 +214,7 @@ class LedgerSummary:
 
     @staticmethod
     def of(ledger: Ledger, entries_added: int, backlog: int) -> "LedgerSummary":
-        """The books of a ledger and the stream's counters."""
+        """The summary of a ledger and of the stream's counters."""
         return LedgerSummary(
             entries_added=entries_added,
             trained=ledger.of(Outcome.TRAINED),
@@ -229,7 +229,7 @@ class LedgerSummary:
 
 @dataclass(frozen=True)
 class StalenessSummary:
-    """Of all rollouts trained on, in updates."""
+    """The staleness, in updates, of all rollouts trained on."""
 
     mean: float
     max: int
@@ -238,7 +238,7 @@ class StalenessSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """What a run came to: the object that --json prints and summary.json keeps."""
+    """The result of a run: the object that --json prints and summary.json keeps."""
 
     reason: str  # why it ended: target, total_steps, stopped, failed; unsaved: the last checkpoint is missing
     settled_steps: Annotated[int, Unit(formerly="env_steps")]  # valid ones; of a serial run, trained ones
@@ -251,7 +251,7 @@ class RunSummary:
     updates: int  # over all learners of the run
     version: Annotated[int | None, Unit(left_out=True)] = None  # of a fleet's weights
     return_mean: float | None  # of the last complete greedy evaluation
-    return_episodes: int  # that it played
+    return_episodes: int  # of this evaluation
     evaluation: Evaluation | None = None  # the last one as a whole; null: none was made
     evaluations: int = 0  # that are complete
     target_step: int | None  # settled_steps at which the target was met
@@ -263,19 +263,19 @@ class RunSummary:
     actor_wait_share: Annotated[float | None, Unit("share", digits=4, left_out=True)] = None  # of a fleet
     learner_wait_share: Annotated[float, Unit("share", digits=3)] = 0.0  # of the last minute, for rollouts
     refused: Annotated[int | None, Unit(left_out=True)] = None  # rollouts that a serial run did not train on
-    warnings: tuple[str, ...] = ()  # what went wrong and did not end the run, one text for each kind
+    warnings: tuple[str, ...] = ()  # problems that did not end the run, one text for each kind
     run_dir: str  # where its files are
 
 
 @dataclass(frozen=True)
 class PolicyScore:
-    """What `dppo-redis evaluate --json` prints: episodes played with what a run has learnt."""
+    """The object that `dppo-redis evaluate --json` prints: results of episodes with a run's policy."""
 
     run: str  # its name
     checkpoint: str  # best, last or a file
     return_mean: float  # over these episodes
     return_std: float  # over these episodes
-    interval: tuple[float, float] | None  # of 95 % around the mean return; none of a single episode
+    interval: tuple[float, float] | None  # 95 % confidence interval of the mean return; None for one episode
     length_mean: Annotated[float, Unit("steps")]  # over these episodes
     episodes: int  # played
     update: int  # of the weights that played

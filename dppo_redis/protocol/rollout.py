@@ -1,7 +1,7 @@
 """The rollout: its arrays, its header, and the checks that it must pass. No socket, clock or file.
 
-A rollout has T steps of N environments, sampled with one version of weights; E rows ended an episode. The
-annotations of `Rollout` are the only table of its arrays, in wire order: buffers, wire, checks and batch
+A rollout has T steps of N environments, sampled with one version of weights. E of its rows end an episode.
+The annotations of `Rollout` are the only table of its arrays, in wire order: buffers, wire, checks and batch
 follow from them. `learner/ppo/advantages.py` alone decides what the flags mean for a return.
 """
 
@@ -18,7 +18,7 @@ from dppo_redis.spaces.metric_names import MAX_NAMES, is_name
 from dppo_redis.spaces.observations import Array, BoolArray, FloatArray, all_finite
 
 MAX_ENVIRONMENTS = 65_536
-_ROUNDING = 1e-6  # error of a log-probability in float32, for each category
+_ROUNDING_ERROR = 1e-6  # of a log-probability in float32, for each category
 
 
 class Layout(NamedTuple):
@@ -60,8 +60,8 @@ class Rollout:
     episode_returns: Annotated[FloatArray, Layout("E", "float32")]
     # [E], lengths of these episodes in steps.
     episode_lengths: Annotated[npt.NDArray[np.int32], Layout("E", "int32")]
-    # The environment's metrics of these episodes, as MetricArrays; Any, as arrays are given by name.
-    # Not a part of the table: metrics are sent only if there are some.
+    # The environment's metrics of these episodes, as MetricArrays. The type is Any, because callers pass the
+    # arrays by name. It is not in the table of arrays, because it is sent only if there are metrics.
     metrics: Any = field(default_factory=dict, kw_only=True)
 
     @property
@@ -115,14 +115,14 @@ def array_forms(spec: Spec, n: int, ended: int, steps: int | None = None) -> dic
 
 
 def allocate(spec: Spec, n: int) -> Rollout:
-    """An empty rollout of N environments, whose arrays the collector fills; no row has ended an episode."""
+    """An empty rollout of N environments, whose arrays the collector fills; no row ends an episode yet."""
     forms = array_forms(spec, n, ended=0)
     return Rollout(**{name: np.empty(shape, dtype) for name, (shape, dtype) in forms.items()})
 
 
 @dataclass(frozen=True)
 class RolloutHeader:
-    """The plain text fields of a stream entry; enough to judge a rollout without unpacking it."""
+    """The plain text fields of a stream entry, by which a rollout is judged without unpacking it."""
 
     actor: int  # slot
     boot: str  # random 64-bit id of the actor process, 16 hex digits
@@ -212,7 +212,7 @@ def _check_log_probs(rollout: Rollout, spec: Spec) -> None:
     if spec.action.dimensions:
         return
     highest = rollout.log_probs.max(initial=-np.inf)
-    if highest > _ROUNDING * len(spec.action.categories):
+    if highest > _ROUNDING_ERROR * len(spec.action.categories):
         raise WireError("log_prob", f"log-probability {highest:.6g} of one of finitely many choices")
 
 

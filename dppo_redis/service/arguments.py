@@ -72,7 +72,7 @@ def read_flags(kind: type[T], argv: Sequence[str] | None, prog: str) -> list[str
 
 
 def _refuse_stray_words(words: Sequence[str], options: Sequence[Option], prog: str) -> None:
-    """Refuse words that no argument takes, and short options other than -h."""
+    """Refuse words that belong to no argument, and short options other than -h."""
     placed, _ = values_by_option(words, options)
     takers = [option for option in options if option.is_positional]
     if any(option.takes_many for option in takers):
@@ -104,7 +104,7 @@ def parse_known(kind: type[T], argv: Sequence[str] | None, prog: str) -> T:
     """Parse the options of a command line that `kind` has; `--help` is not one of them.
 
     Raises:
-        ConfigurationError: one of them has a bad value.
+        ConfigurationError: an option has a bad value.
     """
     with _mistakes_raised(prog):
         return tyro.cli(

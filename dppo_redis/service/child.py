@@ -35,7 +35,7 @@ from dppo_redis.service.shutdown import StopRequest, kill_with_parent
 T = TypeVar("T")
 
 _MARK = "DPPO_LOOK"
-_CLOSING_S = 2.0  # how long the child may take to free what it built, once it has answered
+_CLOSING_S = 2.0  # for the child to close its environments, after its answer
 _KILLING_S = 1.0
 _SLICE_S = 0.05
 _FIRST_WORD_S = 10.0
@@ -50,7 +50,7 @@ class ChildTracebackError(Exception):
 
 
 def ask_child(
-    what: str,
+    subject: str,
     work: Callable[[], AbstractContextManager[T]],
     *,
     limit_s: float,
@@ -60,12 +60,12 @@ def ask_child(
 ) -> T:
     """Run `work` in a child and return its answer.
 
-    The child then leaves the context of `work`, which frees what it built, within a short limit. Messages
-    call the work `what`. `knob` is the flag that sets the limit, if there is one. With `traces` the child
-    logs where it hangs or crashes.
+    The child then leaves the context of `work`, which closes its environments, within a short limit. Messages
+    name the `subject` of the work, and `knob`, the flag that sets the limit, if there is one. With `traces`
+    the child logs where it hangs or crashes.
 
     Raises:
-        EnvironmentHangsError: no answer within the limit.
+        EnvironmentHangsError: there is no answer within the limit.
         EnvironmentBrokenError: the child died, or `work` raised an error that is not ours.
         StoppedError: a stop was requested meanwhile.
         DppoError, OSError: as `work` raised it.
@@ -78,28 +78,30 @@ def ask_child(
     if pid == 0:
         os.close(reader)
         os.environ[_MARK] = mark.partition("=")[2]  # all processes that the child starts inherit it
-        _be_the_child(parent, work, writer, max(0.1, limit_s - 0.2) if traces else None)
+        _run_child(parent, work, writer, max(0.1, limit_s - 0.2) if traces else None)
     os.close(writer)
     ended: int | None = None
     try:
-        answer, ended = _wait(pid, reader, what, limit_s, knob, stop or StopRequest())
+        answer, ended = _wait(pid, reader, subject, limit_s, knob, stop or StopRequest())
     finally:
         os.close(reader)
         if ended is None:
             _end(pid)
         _end_strays(pid, mark.encode())
     if answer is None:
-        raise EnvironmentBrokenError(f"{what} ended the process that it was in: {_status_text(ended or 0)}")
-    return cast(T, _open(answer, what))
+        raise EnvironmentBrokenError(
+            f"{subject} ended the process that it was in: {_status_text(ended or 0)}"
+        )
+    return cast(T, _open(answer, subject))
 
 
 def _wait(
-    pid: int, reader: int, what: str, limit_s: float, knob: str | None, stop: StopRequest
+    pid: int, reader: int, subject: str, limit_s: float, knob: str | None, stop: StopRequest
 ) -> tuple[bytes | None, int | None]:
     """(answer, wait status) of the child: None if it died without an answer; None while it lives."""
     began, next_word_s, received = time.monotonic(), _FIRST_WORD_S, b""
     while True:
-        ended = _poll(pid)  # first: all that an ended child has written can then be read
+        ended = _poll(pid)  # before reading, so that the whole answer of an ended child is read
         while select.select([reader], [], [], 0.0 if ended is not None else _SLICE_S)[0]:
             part = os.read(reader, 2**16)
             received += part
@@ -112,10 +114,10 @@ def _wait(
             return None, ended
         taken_s = time.monotonic() - began
         if stop.requested:
-            raise StoppedError(f"stopped while {what} had not answered yet")
+            raise StoppedError(f"stopped while {subject} had not answered yet")
         if taken_s > limit_s:
             raise EnvironmentHangsError(
-                f"{what} has not answered for {limit_s:g} s"
+                f"{subject} has not answered for {limit_s:g} s"
                 + (
                     f", and building it, one reset and one step may take that long: see {knob}"
                     if knob
@@ -125,7 +127,7 @@ def _wait(
         if taken_s > next_word_s:
             next_word_s *= 2
             limit = f"the limit is {limit_s:g} s{f', see {knob}' if knob else ''}"
-            _log.info("%s has not answered for %.0f s; %s", what, taken_s, limit)
+            _log.info("%s has not answered for %.0f s; %s", subject, taken_s, limit)
 
 
 def _is_whole(received: bytes) -> bool:
@@ -142,7 +144,7 @@ def _poll(pid: int) -> int | None:
 
 
 def _await_end(pid: int, stop: StopRequest) -> int | None:
-    """Let the child free what it built; None if it takes too long."""
+    """Let the child close its environments; None if it takes too long."""
     deadline = time.monotonic() + _CLOSING_S
     while (ended := _poll(pid)) is None and time.monotonic() < deadline and not stop.requested:
         time.sleep(_SLICE_S / 20)
@@ -179,7 +181,7 @@ def _end_strays(child: int, mark: bytes) -> None:
 def _has_children() -> bool:
     """Whether this process has children, ended or not.
 
-    This process adopts orphans: without children it has no descendants either.
+    This process adopts orphans. So without children it has no descendants either.
     """
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -218,17 +220,17 @@ def _status_text(status: int) -> str:
     return f"exit status {os.waitstatus_to_exitcode(status)}"
 
 
-def _open(answer: bytes, what: str) -> Any:
+def _open(answer: bytes, subject: str) -> Any:
     value, error = pickle.loads(answer)  # noqa: S301 written by our own child
     if error is None:
         return value
     kind, arguments, text = error
     if kind is None:
-        kind, arguments = EnvironmentBrokenError, (f"{what} raised {arguments[0]}",)
+        kind, arguments = EnvironmentBrokenError, (f"{subject} raised {arguments[0]}",)
     raise kind(*arguments) from ChildTracebackError(text)
 
 
-def _be_the_child(
+def _run_child(
     parent: int, work: Callable[[], AbstractContextManager[Any]], writer: int, trace_after_s: float | None
 ) -> NoReturn:
     """Send the answer, close the environment and exit, even if the user's code left threads running."""

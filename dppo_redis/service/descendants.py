@@ -35,7 +35,7 @@ def descendants(pid: int | None = None) -> set[int]:
 
 
 def reap() -> dict[int, int]:
-    """Take the wait statuses of children that have ended, by process id."""
+    """Reap the children that have ended; returns their wait statuses by process id."""
     ended: dict[int, int] = {}
     with suppress(ChildProcessError):
         while (report := os.waitpid(-1, os.WNOHANG))[0]:

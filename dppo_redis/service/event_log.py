@@ -1,4 +1,4 @@
-"""The event log: JSON lines that say which service made, took or read which rollout and weights.
+"""The event log: JSON lines that record which service made, took or read which rollout and weights.
 
 `tests/chaos/checker.py` reads it to prove that no rollout was lost, doubled or mixed up. A service writes it
 if it was started with `--event-log FILE`. Each line is one write, so kill -9 cuts at most the last line.
@@ -25,7 +25,11 @@ class EventLog:
     """Appends events to a file. Without a file it does nothing."""
 
     def __init__(self, file: Path | None = None, service: str = "") -> None:
-        """Raises ConfigurationError where the file cannot be opened."""
+        """Open `file` for appending; None: write no events.
+
+        Raises:
+            ConfigurationError: the file cannot be opened.
+        """
         self._who = {"service": service, "process": f"{os.getpid()}.{time.time_ns()}"}
         self._missed = 0  # events that a full disk refused
         self._lock = threading.Lock()
@@ -37,7 +41,7 @@ class EventLog:
         return self._descriptor >= 0
 
     def write(self, event: str, **values: Any) -> None:
-        """Append one event. If events before it were lost, it says how many: such a log proves nothing."""
+        """Append one event, with the number of events lost before it: a log with gaps proves nothing."""
         if self._descriptor < 0:
             return
         with self._lock:  # the keeper and the loop write at the same time

@@ -32,7 +32,7 @@ def flush_file(stream: BinaryIO) -> OSError | None:
 
 
 def flush_directory(directory: Path) -> OSError | None:
-    """Flush the names in a directory to the disk; returns the error where a network file system cannot."""
+    """Flush the names in a directory to the disk; returns the error if a network file system cannot."""
     try:
         descriptor = os.open(directory, os.O_RDONLY)
         try:
@@ -128,7 +128,7 @@ def read_lines(file: Path, size: int | None = None) -> Iterator[str]:
 
 
 def split_row(line: str) -> list[str]:
-    """The values of a line of a CSV file; an empty list where it is no row."""
+    """The values of a line of a CSV file; an empty list if the line is no row."""
     try:
         return next(csv.reader((line.replace("\0", ""),), strict=True), [])
     except csv.Error:

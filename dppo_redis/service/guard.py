@@ -1,12 +1,12 @@
 """Runs a command in a child process; the parent, called the guard, runs none of the user's code.
 
 The user's environments can hold the interpreter's lock in a native call, crash, leave simulators and threads
-behind, and take over signals. The guard does what a command with such an environment may be unable to do:
+behind, and take over signals. Such a command may be unable to end itself. So the guard has these duties:
 
 * It passes signals on to the command, and kills a command that does not react to them.
 * It stops the command when the process that started it has ended.
 * It kills the command when a call of the user's code takes too long and the watchdog cannot end it.
-* It ends the processes that the command left behind, and reaps orphans as process 1 has to.
+* It ends the processes that the command left behind, and reaps orphans as process 1 must.
 """
 
 import atexit
@@ -35,9 +35,9 @@ _LATE_S = 2.0  # over the limit of a call; the watchdog acts earlier
 _END_S = 3.0  # for the interpreter to end
 _PERIOD_S = 0.25
 _NATURAL_S, _ORPHAN_GRACE_S = 0.3, 1.0
-_SIGNALLED = 128  # what a shell adds to the number of a signal
+_SIGNALLED = 128  # a shell adds this to the number of a signal
 _DUMP = signal.SIGUSR2
-_KERNEL = 0x80  # si_code of a signal from the terminal, which the child gets by itself
+_KERNEL = 0x80  # si_code of a signal from the terminal, which the child gets, too
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 
 

@@ -24,7 +24,7 @@ def configure(service: str) -> logging.Logger:
 
 
 def keep_output_apart() -> None:
-    """From here on only `answer` writes to standard output; all other output goes to standard error.
+    """Keep standard output for `answer`: from now on all other output goes to standard error.
 
     That holds for prints of this process, of C libraries and of child processes. The user's code may also
     close or replace its standard output.
@@ -39,7 +39,7 @@ def keep_output_apart() -> None:
 
 
 def answers() -> TextIO:
-    """The stream that a command's answers go to."""
+    """The stream for a command's answers."""
     return _answers or sys.stdout
 
 
@@ -56,7 +56,7 @@ class RateLimit:
         self._next = 0.0
 
     def due(self) -> bool:
-        """Whether the message may be written now; counts as written when True."""
+        """Whether the message may be written now; True counts as written."""
         now = time.monotonic()
         if now < self._next:
             return False

@@ -1,4 +1,4 @@
-"""Imports what a user names as `module:Name`: environments, wrappers, networks."""
+"""Imports the environments, wrappers and networks that a user names as `module:Name`."""
 
 import importlib
 import importlib.util
@@ -15,10 +15,10 @@ _HOME = Path(__file__).resolve().parents[2]
 
 
 def allow_local_imports() -> None:
-    """Let modules of the working directory be imported; last in the path, to shadow nothing.
+    """Let modules of the working directory be imported. It is last in the path, so that it hides no other.
 
     Raises:
-        ConfigurationError: one of them has the name of a package of ours.
+        ConfigurationError: a module there has the name of a package of ours.
     """
     here = str(Path.cwd())
     if here not in sys.path:
@@ -30,7 +30,7 @@ def refuse_namesakes(directory: Path) -> None:
     """Refuse modules in `directory` that would be imported instead of ours, or ours instead of them.
 
     Raises:
-        ConfigurationError: naming the file and the package.
+        ConfigurationError: there is such a module; the message names the file and the package.
     """
     if directory.resolve() == _HOME or _holds_ours(directory):
         return
@@ -56,8 +56,8 @@ def import_module_of(name: str) -> None:
     """Import the module of `module:Name`, if it has one.
 
     Raises:
-        ModuleNotFoundError: there is none.
-        ConfigurationError: it cannot be imported, or it stands beside modules with names of ours.
+        ModuleNotFoundError: there is no such module.
+        ConfigurationError: it cannot be imported, or modules beside it have names of ours.
     """
     module, colon, _ = name.partition(":")
     if not colon:
@@ -89,7 +89,7 @@ def import_named(name: str, knob: str) -> Any:
     """The object that `module:Name` names.
 
     Raises:
-        ConfigurationError: there is none; `knob` is the setting that named it.
+        ConfigurationError: there is no such object; the message names the setting, `knob`.
     """
     module, _, attribute = name.partition(":")
     allow_local_imports()

@@ -1,7 +1,7 @@
 """Restores the state of a process (signals, directory, streams, ...) after the user's code changed it.
 
-Each call that imports, builds, resets or closes an environment or a custom network is enclosed. A step is not
-enclosed, because it has to be fast.
+Each call that imports, builds, resets or closes an environment or a custom network runs inside
+`keeping_process_state`. A step does not, because it must be fast.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def keeping_process_state() -> Iterator[None]:
     `random`, numpy and torch stay, too: the user's code owns them, and this product has its own generators.
     """
     nested = user_code.is_inside()
-    found = [_signals(), _place(), _streams(), _logging(), _numbers(), _torch()]
+    found = [_signals(), _directory(), _streams(), _logging(), _interpreter_settings(), _torch()]
     if not nested:
         user_code.enter()
     try:
@@ -50,7 +50,7 @@ def keeping_process_state() -> Iterator[None]:
 @contextlib.contextmanager
 def keeping_signals() -> Iterator[None]:
     """Restore only stop-signal handlers and working directory: cheap enough for a reset within a step."""
-    handlers, put_back_place = [signal.getsignal(number) for number in _STOPS], _place()
+    handlers, put_back_directory = [signal.getsignal(number) for number in _STOPS], _directory()
     try:
         yield
     finally:
@@ -58,7 +58,7 @@ def keeping_signals() -> Iterator[None]:
             if signal.getsignal(number) is not handler and handler is not None:
                 with contextlib.suppress(ValueError):  # not in the main thread
                     signal.signal(number, handler)
-        put_back_place()
+        put_back_directory()
 
 
 def _signals() -> _PutBack:
@@ -78,8 +78,8 @@ def _signals() -> _PutBack:
     return put_back
 
 
-def _place() -> _PutBack:
-    """The working directory, by its name; it may have been removed."""
+def _directory() -> _PutBack:
+    """The working directory, by its name; the directory may have been removed."""
     try:
         directory = os.getcwd()
     except OSError:
@@ -119,7 +119,7 @@ def _streams() -> _PutBack:
 
 
 def _descriptor(stream: TextIO | None) -> int | None:
-    """The stream's file descriptor; None where it has none or is closed."""
+    """The stream's file descriptor; None if it has none or is closed."""
     try:
         return None if stream is None else stream.fileno()
     except (OSError, ValueError):
@@ -167,7 +167,7 @@ def _logging() -> _PutBack:
     return put_back
 
 
-def _numbers() -> _PutBack:
+def _interpreter_settings() -> _PutBack:
     """numpy's handling of floating-point errors, the recursion limit, and whether the collector runs."""
     errors, depth, collects = np.geterr(), sys.getrecursionlimit(), gc.isenabled()
 

@@ -4,7 +4,7 @@ The rule watches renewals, because a key that exists proves nothing: when the se
 key of a dead holder lives on for minutes. Each renewal changes the holder's beat. A holder has ended if its
 beat stays the same for a whole time to live, by the clock of the process that reads it.
 
-`HolderWatch` is the rule; its input are readings and their times. Four callers use it: a learner that takes
+`HolderWatch` is the rule; it takes readings and their times. Four callers use it: a learner that takes
 the lease, a learner that stands by, `train` before and after a run in a shared Redis, and an actor that takes
 a given slot. The last two call `living_holder`, which reads repeatedly. This module writes nothing to Redis.
 """
@@ -33,7 +33,7 @@ class HolderState(Enum):
 
 @dataclass(frozen=True)
 class HolderReading:
-    """The holder at one moment; fields other than `holder` stay unset where the caller cannot know them."""
+    """The holder at one moment; the caller sets the fields that it knows."""
 
     holder: str | None
     left_s: float | None = None  # until the key expires; 0 if it never does or expired during the reading
@@ -45,7 +45,11 @@ class HolderWatch:
     """Judges one lease or registration from its readings, in the order in which they were made."""
 
     def __init__(self, ttl_s: float = math.inf, vacant_readings: int = 1) -> None:
-        """The holder has ended after `vacant_readings` in a row without one, or one after its expiry."""
+        """Judge a lease of `ttl_s` seconds.
+
+        It is free after `vacant_readings` in a row without a holder, or after one such reading past its
+        expiry.
+        """
         self._ttl_s = ttl_s
         self._vacant_readings = vacant_readings
         self._vacant = 0
@@ -55,7 +59,7 @@ class HolderWatch:
         self._runs_out = math.inf
 
     def judge(self, reading: HolderReading, now: float) -> HolderState:
-        """Say whether the holder renews.
+        """Judge from one more reading whether the holder renews.
 
         A new beat is a renewal. A holder without beats renews if more time is left than before, or if it
         outlived a whole time to live.
@@ -105,8 +109,8 @@ def living_holder(
 ) -> str | None:
     """The holder that renews within `within_s` seconds; None if no holder does.
 
-    A lease that is free at the first reading counts as free. So does one that becomes free later, unless it
-    `changes_hands`: then reading goes on, because a waiting process may take it.
+    A lease that is free at the first reading counts as free. A lease that becomes free later counts as free,
+    too, unless `changes_hands` is set: then this function reads on, because a waiting process may take it.
     """
     watch = HolderWatch()
     seen = read()

@@ -35,7 +35,7 @@ class TooManyDeathsError(DppoError):
 
 @dataclass(frozen=True)
 class Deaths:
-    """How often the processes of one service ended, and how the last one did."""
+    """The counts of one service's ended processes, and the end of the last one."""
 
     in_a_row: int = 0  # by its own fault; halved by each ten minutes of life
     faults: int = 0  # all deaths by its own fault
@@ -59,13 +59,13 @@ class Deaths:
 
     @property
     def pause_s(self) -> float:
-        """How long the next process waits before it samples: 0, 1, 2, 4, ... 60 s."""
+        """Time that the next process waits before it samples: 0, 1, 2, 4, ... 60 s."""
         if self.in_a_row < 2:
             return 0.0
         return min(_LONGEST_PAUSE_S, math.ldexp(1.0, min(self.in_a_row - 2, 16)))
 
     def check(self) -> None:
-        """Refuse to start once more.
+        """Refuse to start again after too many deaths.
 
         Raises:
             TooManyDeathsError: there were too many deaths in a row.
@@ -112,14 +112,14 @@ def _own_end_of(directory: Path, service: str) -> Path:
     return directory / f"{service}.done"
 
 
-def is_kept(environment: Mapping[str, str] = os.environ) -> bool:
+def is_supervised(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether supervisord restarts this service and counts its deaths."""
     return DIRECTORY_VARIABLE in environment and SERVICE_VARIABLE in environment
 
 
 def stopped_status(was_signalled: bool = True) -> ExitStatus:
-    """The exit status of a stopped service; after a signal supervisord is to start another process."""
-    return ExitStatus.TERMINATED if was_signalled and is_kept() else ExitStatus.DONE
+    """The exit status of a stopped service. After a signal it makes supervisord start another process."""
+    return ExitStatus.TERMINATED if was_signalled and is_supervised() else ExitStatus.DONE
 
 
 def file_of(directory: Path, service: str) -> Path:
@@ -128,7 +128,7 @@ def file_of(directory: Path, service: str) -> Path:
 
 
 def read_file(file: Path) -> Deaths:
-    """The deaths in a file; no deaths where it is missing or damaged."""
+    """The deaths in a file; no deaths if it is missing or damaged."""
     try:
         return Deaths(**json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

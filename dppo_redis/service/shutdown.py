@@ -1,4 +1,4 @@
-"""Ends every process of ours: stop signals, parents that have ended, exit statuses.
+"""Ends our processes: stop signals, parents that have ended, exit statuses.
 
 Signal handlers only set a flag, which loops check. supervisord counts an exit before `startsecs` as a failed
 start. This module alone knows that: it delays every exit until the process is old enough.
@@ -114,7 +114,7 @@ def is_alive(pid: int) -> bool:
 
 
 @cache
-def place_of_pids() -> str:
+def pid_scope() -> str:
     """Identifies where process ids are unique: this boot of this machine, and this namespace of processes.
 
     Containers may share a host name, and each of them has a process 7.
@@ -129,7 +129,7 @@ def place_of_pids() -> str:
 def run_service(main: Callable[[StopRequest], ExitStatus]) -> NoReturn:
     """Run a service to its end, turn errors into one line and an exit status, and end the process.
 
-    The user's code ran in this process; `ending.py` says what that means for its end.
+    The user's code has run in this process, so the process ends as `ending.py` describes.
     """
     started = time.monotonic()
     with contextlib.suppress(Exception):  # a fault in native code leaves its traceback in the log

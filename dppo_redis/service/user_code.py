@@ -67,17 +67,17 @@ def is_inside() -> bool:
 
 
 def began() -> float | None:
-    """When the present call of the user's code began, by the monotonic clock; None between calls."""
+    """The monotonic time at which the present call of the user's code began; None between calls."""
     return _page[_BEGAN] or None
 
 
 def set_limit(seconds: float) -> None:
-    """How long one call may take."""
+    """Set the longest time of one call."""
     _page[_LIMIT_S] = seconds
 
 
 def limit_s() -> float | None:
-    """How long one call may take; None: it is not known yet."""
+    """The longest time of one call, in seconds; None if it is not set yet."""
     return _page[_LIMIT_S] or None
 
 

@@ -17,7 +17,7 @@ from dppo_redis.spaces.metric_names import MAX_NAME, MAX_NAMES, is_name
 SUCCESS = "is_success"
 METRICS = "metrics"
 REPORTED = "dppo_episode"  # key of an info under which PlainEnvironment hands an EpisodeMetrics to its vector
-_MOST_LOOKED_AT = 1000  # entries of one info
+_MOST_ENTRIES = 1000  # of one info; further ones are ignored
 _MOST_REFUSED = 8  # names that are shown
 _SEPARATORS = str.maketrans("-./: ", "_____")
 _NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
@@ -52,7 +52,7 @@ def _read_episode(info: object) -> EpisodeMetrics:
     reported = info.get(METRICS)
     pairs = [(SUCCESS, info.get(SUCCESS))]
     if isinstance(reported, Mapping):
-        pairs += islice(reported.items(), _MOST_LOOKED_AT)
+        pairs += islice(reported.items(), _MOST_ENTRIES)
     numbers: dict[str, float] = {}
     refused: list[str] = []
     for raw, value in pairs:
@@ -91,9 +91,9 @@ def read_vector(
     """The metrics of each environment whose episode ended, in the order of `places`.
 
     Args:
-        infos: of a vector step: from PlainEnvironment, as gymnasium stacks them, or one mapping for each.
-        places: of the environments that ended.
-        is_reset: they were reset in the same step, so that their metrics stand under `final_info`.
+        infos: of a vector step: made by PlainEnvironment, stacked by gymnasium, or one mapping for each.
+        places: indices of the environments whose episodes ended.
+        is_reset: they were reset in the same step, so that their metrics are under `final_info`.
     """
     source = infos.get("final_info", infos) if is_reset else infos
     if isinstance(source, Mapping) and not (REPORTED in source or SUCCESS in source or METRICS in source):
@@ -120,7 +120,7 @@ def _of_place(source: Any, place: int) -> EpisodeMetrics:
 
 def _stacked_names(stacked: Mapping[Any, Any]) -> list[Any]:
     """Names of values, without gymnasium's masks, which have the same names after an underscore."""
-    names = islice(stacked, 2 * _MOST_LOOKED_AT)
+    names = islice(stacked, 2 * _MOST_ENTRIES)
     return [name for name in names if not (isinstance(name, str) and name[:1] == "_" and name[1:] in stacked)]
 
 
@@ -145,7 +145,7 @@ def to_arrays(episodes: Sequence[EpisodeMetrics], names: Iterable[str]) -> Metri
 
 
 def to_episodes(arrays: MetricArrays, ended: int) -> list[dict[str, float]]:
-    """Inverse of `to_arrays`: what each of E episodes reported."""
+    """Inverse of `to_arrays`: the metrics of each of E episodes."""
     episodes: list[dict[str, float]] = [{} for _ in range(ended)]
     for name, array in arrays.items():
         for row in np.flatnonzero(~np.isnan(array)):

@@ -31,7 +31,7 @@ def in_order(spec: ObservationSpec) -> list[Field]:
 
 
 def observed(spec: ObservationSpec, rows: Array) -> FloatArray:
-    """The features that the normaliser keeps statistics of, [..., moments]."""
+    """The features of which the normaliser keeps statistics, [..., moments]."""
     return features(spec, rows)[..., : spec.moments]
 
 
@@ -76,7 +76,7 @@ def _image(part: Array, field: Field, frames: int) -> Array:
 
 
 def episode_starts(ends: BoolArray, valid: BoolArray) -> BoolArray:
-    """[T, N], rows that begin an episode; never the first row, whose past the rollout carries.
+    """[T, N], rows that begin an episode; never the first row, because the rollout carries its past.
 
     The row after an end begins an episode, and so does the row after a dummy row of a reset.
     """

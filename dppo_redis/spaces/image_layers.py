@@ -8,9 +8,8 @@ _SMALL: tuple[Convolution, ...] = ((16, 3, 1, 1), (32, 3, 2, 1))
 
 
 def encoder_plan(height: int, width: int) -> tuple[tuple[Convolution, ...], int]:
-    """The convolutions for an image, and the width of the linear layer behind them.
+    """The convolutions for an image, and the width of the linear layer after them.
 
-    The Nature CNN (Mnih et al. 2015) where the picture is large enough for it; two layers of 3 x 3 for
-    the small grids of toy tasks.
+    Images that are large enough get the Nature CNN (Mnih et al. 2015), small grids two layers of 3 x 3.
     """
     return (_NATURE, 512) if min(height, width) >= NATURE_PIXELS else (_SMALL, 128)

@@ -12,9 +12,9 @@ from dppo_redis.spaces.image_layers import NATURE_PIXELS
 from dppo_redis.spaces.observations import ObservationSpec
 
 LEAST_ROWS = 256  # of a piece, unless there are fewer
-_PROCESS_BYTES = 300 * 2**20  # of a learner without a batch: torch
+_PROCESS_BYTES = 300 * 2**20  # of a learner without a batch; most of it is torch
 _PIECE_BYTES = 128 * 2**20
-_NATURE_OUTPUTS = 6  # numbers in all layers of the Nature CNN, for each pixel; activations come beside them
+_NATURE_OUTPUTS = 6  # numbers per pixel in all layers of the Nature CNN, and in their activations
 _SMALL_OUTPUTS = 48  # the same for the two layers of small pictures
 
 
@@ -56,11 +56,11 @@ def learner_bytes(
     minibatch_rows: int,
     batch_bytes: int,
 ) -> int:
-    """About what a learner takes at its peak.
+    """The estimated memory of a learner at its peak, in bytes.
 
-    That is: the process itself; the batch as it came (`batch_bytes`) and put together; what the networks
-    read of it, with stacked frames both before and after they are put in order; and the largest piece or
-    minibatch on its way through the networks, whose gradients take as much again.
+    It is the sum of four parts: the process; the batch as it came (`batch_bytes`) and put together; the
+    networks' inputs, with stacked frames both before and after they are put in order; and the largest piece
+    or minibatch inside the networks, whose gradients take as much again.
     """
     row_bytes = network_row_bytes(observation, frames, hidden, memory_size)
     read: int = 4 * frames * observation.size

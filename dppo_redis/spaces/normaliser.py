@@ -3,13 +3,13 @@
 The learner owns the statistics and merges accepted rollouts into them. Actors and evaluation get a frozen
 copy inside the weights. Merging k parts equals one pass over all data if there is no outlier.
 
-One outlier can change a mean and a variance without bound: a number of 1e10 in 100,000 rows would make all
-other numbers equal for the network, for ever. So outliers are held at CLIP standard deviations of the
-statistics so far before they are merged (Winsorised, as in Huber, "Robust Estimation of a Location
-Parameter", 1964). The network, too, sees them clipped there. If more than one row of CLIP^2 = 100 lies so
-far out, the statistics still move, by a factor with each batch, until these rows are no outliers. Rarer
-values are clipped for the network by their own spread, too. Unlike in Huber's method, the limit beyond which
-a value is held is far above the value at which it is held, so that ordinary heavy tails do not change.
+One outlier can change a mean and a variance without bound. After a number of 1e10 in 100,000 rows, the
+network would see all other numbers as equal for ever. So outliers are limited to CLIP standard deviations of
+the statistics so far before they are merged (Winsorised, as in Huber, "Robust Estimation of a Location
+Parameter", 1964). The network, too, sees them clipped there. If more than one row of CLIP^2 = 100 lies so far
+out, the statistics still move, by a factor with each batch, until these rows are no outliers. Rarer values
+are clipped for the network by their own spread, too. Unlike in Huber's method, only values far above CLIP
+standard deviations are limited to it, so that ordinary heavy tails do not change.
 """
 
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ import numpy.typing as npt
 from dppo_redis.spaces.observations import Array, FloatArray
 
 Moments64 = npt.NDArray[np.float64]
-CLIP = 10.0  # normalised observations are held within +- this many standard deviations
+CLIP = 10.0  # standard deviations; normalised observations are limited to [-CLIP, CLIP]
 _EPSILON = 1e-8
 OUTLIER = 100.0  # standard deviations; the recipes in ops/runs stay below
-_OUTLIER_IN_UNITS = 1e4  # for a feature that has not varied yet: its spread is unknown
+_OUTLIER_IN_UNITS = 1e4  # for a feature that has not varied yet, so that its spread is unknown
 _KNOWN_ROWS = 2048  # with fewer, which may be neighbours in time, the limit is wider
-_MOST = 0.99  # of the rows of a first batch say what is usual
-_MOST_IN_STDS = 2.576  # that many standard deviations of a normal distribution
+_USUAL_SHARE = 0.99  # of a first batch's rows; their range is the usual one
+_USUAL_IN_STDS = 2.576  # 99 % of a normal distribution are within this many standard deviations
 _LONGEST_HORIZON = 1000.0  # steps
 
 
@@ -71,7 +71,7 @@ class RunningMoments:
 
     @property
     def inverse_std(self) -> Moments64:
-        """1 / standard deviation; 1 before the first row, bounded where a value never varies."""
+        """1 / standard deviation [O]; 1 before the first row, bounded if a value never varies."""
         if self.count == 0:
             return np.ones_like(self.mean)
         return 1.0 / np.sqrt(self.squares / self.count + _EPSILON)
@@ -88,7 +88,7 @@ class RunningMoments:
 
 @dataclass(frozen=True)
 class OutlierBounds:
-    """The centre of values, and the distance beyond which one is an outlier; arrays are [O]."""
+    """The centre of values, and the distance beyond which a value is an outlier; arrays are [O]."""
 
     centre: Moments64
     limit: Moments64  # values at a larger distance from the centre are outliers
@@ -104,7 +104,7 @@ class OutlierBounds:
         return OutlierBounds(centre, limit, CLIP * np.where(varies, std, unit))
 
     def hold(self, rows: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
-        """Rows [B, O] with outliers held, and which rows had one, [B]."""
+        """Rows [B, O] with limited outliers, and a flag for each row that had one, [B]."""
         low, high = self.centre - self.limit, self.centre + self.limit
         if not len(rows) or ((rows.min(axis=0) >= low) & (rows.max(axis=0) <= high)).all():
             return rows, np.zeros(len(rows), np.bool_)
@@ -119,8 +119,8 @@ def spread_of(moments: RunningMoments, rows: Array) -> OutlierBounds:
         return OutlierBounds.known(moments.mean, np.sqrt(moments.squares / moments.count), moments.count)
     exact = rows.astype(np.float64)
     centre = np.median(exact, axis=0)
-    usual = np.quantile(np.abs(exact - centre), _MOST, axis=0, method="lower")
-    return OutlierBounds.known(centre, usual / _MOST_IN_STDS, len(rows))
+    usual = np.quantile(np.abs(exact - centre), _USUAL_SHARE, axis=0, method="lower")
+    return OutlierBounds.known(centre, usual / _USUAL_IN_STDS, len(rows))
 
 
 def normalise(observations: FloatArray, mean: FloatArray, inverse_std: FloatArray) -> FloatArray:
@@ -136,18 +136,18 @@ def hold_rewards(
     valid: npt.NDArray[np.bool_],
     gamma: float,
 ) -> tuple[Moments64, FloatArray, npt.NDArray[np.bool_]]:
-    """Running returns [N] and rewards [T, N] without outliers, and which rewards were one, [T, N].
+    """Running returns [N] and rewards [T, N] without outliers, and a flag for each outlier, [T, N].
 
-    The measure is the spread of discounted returns, `moments`; of the first batch, what 99 % of its rewards
-    could add up to. A reward goes on to count in all returns after it, so that an outlier is held at one
-    standard deviation (in the first batch at the largest usual reward). A running return beyond the limit
-    holds an outlier of an earlier rollout; what it would be without is not known, so it is the mean.
+    The measure is the spread of discounted returns, `moments`. In the first batch it is the sum that 99 % of
+    its rewards could reach. A reward counts in all returns after it. So an outlier is limited to one standard
+    deviation, in the first batch to the largest usual reward. A running return beyond the limit contains an
+    outlier of an earlier rollout; its value without the outlier is unknown, so it becomes the mean.
     """
     if moments.count:
         spread = spread_of(moments, rewards)
         held_at = spread.held_at / CLIP
     else:
-        usual = np.quantile(np.abs(rewards[valid]), [_MOST], method="lower")
+        usual = np.quantile(np.abs(rewards[valid]), [_USUAL_SHARE], method="lower")
         horizon = 1.0 / max(1.0 - gamma, 1.0 / _LONGEST_HORIZON)
         spread = OutlierBounds.known(np.zeros(1), usual * horizon, int(np.count_nonzero(valid)))
         held_at = usual

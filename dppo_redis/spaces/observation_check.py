@@ -1,4 +1,4 @@
-"""Says what is wrong with one observation, which packing would misread or refuse less clearly. Pure."""
+"""Refuses a wrong observation with a clear message, because packing might misread it. Pure."""
 
 import math
 from typing import Any
@@ -10,11 +10,11 @@ from dppo_redis.spaces.observations import Array, Field, ObservationSpec
 
 
 def check_observation(spec: ObservationSpec, observation: Any) -> None:
-    """Refuse what is not one observation of `spec`, as one environment gives it.
+    """Refuse an observation unless it is one of `spec`, in the form in which one environment returns it.
 
     Raises:
         ObservationError: a part is missing, has another shape, is no number, is not finite, or is a category
-            or flag that its space does not have; says which part, and what it has to be.
+            or flag that its space does not have. The message names the part and its right form.
     """
     for field in spec.fields:
         _check_numbers(field, _find(field, observation))
@@ -65,14 +65,14 @@ def _travels_as_bytes(field: Field) -> bool:
 
 
 def _holds_bytes(array: Array) -> bool:
-    """Whether no number would change as a byte; pixels that were scaled to 0..1 would all become 0."""
+    """Whether bytes can hold all numbers; pixels that were scaled to 0..1 would all become 0."""
     if array.dtype in (np.uint8, np.bool_):
         return True
     return array.dtype.kind != "f" and bool(((array >= 0) & (array <= 255)).all())
 
 
 def _fits(field: Field, array: Array) -> bool:
-    """An image keeps its axes. Of all else only the count is known: the axes are flattened on the wire."""
+    """Whether an array has the field's axes or, except for an image, as many numbers: these are sent flat."""
     return array.shape == field.shape if field.kind == "image" else array.size == math.prod(field.shape)
 
 

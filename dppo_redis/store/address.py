@@ -1,4 +1,4 @@
-"""Parses Redis URLs: server or sentinels, options, and which parts are secret.
+"""Parses Redis URLs into servers, sentinels and options, and hides their secrets.
 
 It reads text only, and checks that the certificate files exist. It adds two forms to those of redis-py:
 
@@ -40,7 +40,8 @@ def read_address(url: str) -> Address:
     """Parse a URL; nothing is sent.
 
     Raises:
-        ConfigurationError: malformed; the message never quotes it, since a part may be a password.
+        ConfigurationError: the URL is malformed. The message does not quote it, because it may hold a
+        password.
     """
     try:
         address = _read(url)

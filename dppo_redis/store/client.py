@@ -55,7 +55,7 @@ _REPLIES_OF_A_CLUSTER = ("CROSSSLOT", "MOVED")
 
 Client = redis.Redis
 T = TypeVar("T")
-_JITTER = random.Random()  # the user's code may seed the global one, and then all actors pause alike
+_JITTER = random.Random()  # the user's code may seed the global one, and all actors would pause alike
 
 
 class TransientError(DppoError):
@@ -199,7 +199,7 @@ def translated() -> Iterator[None]:
 
 
 def classify(error: redis.RedisError) -> DppoError:
-    """Say whether waiting helps (TransientError) or a human is needed (ConfigurationError)."""
+    """The error of ours for an error of Redis: TransientError if waiting helps, else ConfigurationError."""
     text = str(error).rpartition("caused error: ")[2]  # a pipeline prefixes its own text
     reply = text.split(" ", 1)[0]
     if isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError):
@@ -225,18 +225,18 @@ def classify(error: redis.RedisError) -> DppoError:
 
 
 class OversizeDetector:
-    """Finds out that commands are too large for a server: it hangs up on them but answers small ones."""
+    """Detects that commands are too large for a server, which hangs up on them but answers small ones."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._hung_up = 0  # in a row
 
     def passed(self) -> None:
-        """A command got through."""
+        """Note that the server has accepted a command."""
         self._hung_up = 0
 
-    def check(self, what: str, size: int, remedy: str, error: redis.RedisError) -> None:
-        """Judge a command of `size` bytes that failed with `error`.
+    def check(self, message: str, size: int, remedy: str, error: redis.RedisError) -> None:
+        """Judge a command with `message` of `size` bytes that failed with `error`.
 
         Raises:
             ConfigurationError: the server has hung up on it several times.
@@ -250,7 +250,7 @@ class OversizeDetector:
         self._hung_up = self._hung_up + 1 if answers else 0
         if self._hung_up >= _MOST_HANG_UPS:
             raise ConfigurationError(
-                f"Redis hangs up whenever {what} of {size} bytes is sent: raise its proto-max-bulk-len, "
+                f"Redis hangs up whenever {message} of {size} bytes is sent: raise its proto-max-bulk-len, "
                 f"or {remedy}"
             )
 
@@ -263,7 +263,7 @@ class RetryLoop:
         self._deadline_s = deadline_s
         self.recurrence = Recurrence()  # of the error that repeats
 
-    def call(self, what: str, attempt: Callable[[], T]) -> T:
+    def call(self, purpose: str, attempt: Callable[[], T]) -> T:
         """Return what `attempt` returns; repeat it while Redis cannot answer.
 
         Raises:
@@ -280,15 +280,15 @@ class RetryLoop:
                 self.recurrence.over()
                 return result
             except TransientError as error:
-                self._pause(what, error, started, next(pauses))
+                self._pause(purpose, error, started, next(pauses))
 
-    def _pause(self, what: str, error: TransientError, started: float, pause_s: float) -> None:
+    def _pause(self, purpose: str, error: TransientError, started: float, pause_s: float) -> None:
         if self._stop.requested:
-            raise StoppedError(f"stopped while waiting to {what}") from error
+            raise StoppedError(f"stopped while waiting to {purpose}") from error
         if self._deadline_s is not None and time.monotonic() - started + pause_s > self._deadline_s:
-            explanation = described(what, str(error))
-            raise UnavailableError(f"cannot {what}: Redis does not answer ({explanation})") from error
-        self.recurrence.log(what, error)
+            explanation = described(purpose, str(error))
+            raise UnavailableError(f"cannot {purpose}: Redis does not answer ({explanation})") from error
+        self.recurrence.log(purpose, error)
         self._stop.sleep(pause_s)
 
 

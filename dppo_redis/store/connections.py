@@ -49,7 +49,7 @@ class _ServerConnection(SteadyConnection):
         self.send_command("HELLO", check_health=False)  # type: ignore[no-untyped-call]
         try:
             answer = self.read_response()
-        except redis.ResponseError:  # a proxy without HELLO: the replies of its server will tell
+        except redis.ResponseError:  # a proxy without HELLO; later replies show whether its server is a node
             return ""
         return _plain(dict(zip(answer[::2], answer[1::2], strict=False)).get(b"mode", b""))
 

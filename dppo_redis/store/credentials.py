@@ -34,7 +34,7 @@ class Role(StrEnum):
 
 
 def is_url_given(flag: str | None) -> bool:
-    """Whether the flag or the environment names a Redis."""
+    """Whether the flag or the environment names a Redis server."""
     return bool(flag or os.environ.get(URL_VARIABLE) or os.environ.get(URL_FILE_VARIABLE))
 
 
@@ -42,8 +42,8 @@ def find_url(flag: str | None, role: Role = Role.OPERATOR) -> str:
     """The Redis URL of a process, user and password included.
 
     Raises:
-        ConfigurationError: none is given, it is malformed, or a file with a secret in it is missing
-            or readable by others.
+        ConfigurationError: no URL is given, it is malformed, or a file with a secret is missing or
+            readable by others.
     """
     return as_role(base_url(flag), role)
 
@@ -92,7 +92,7 @@ def read_credentials(file: Path) -> tuple[str, str]:
     """(user, password) in a file that holds USER:PASSWORD.
 
     Raises:
-        ConfigurationError: missing, readable by others, or of another form.
+        ConfigurationError: the file is missing, readable by others, or has another form.
     """
     user, colon, password = _read_secret(file, "credentials").partition(":")
     if not colon:
@@ -117,16 +117,16 @@ def _read_secret(file: Path, what: str) -> str:
 
 
 def _mistake_in(secret: str) -> str:
-    """What is wrong with a secret that an editor or a shell may have damaged; empty if nothing is wrong."""
+    """The mistake in a secret that an editor or a shell may have damaged; empty if there is none."""
     if not secret:
         return "is empty"
     return "has more than one line" if "\n" in secret or "\r" in secret else ""
 
 
 def shown_credentials(url: str) -> tuple[str, str]:
-    """What to put before a command line that is shown for `url`: (for our commands, for redis-cli).
+    """The words before a command line that a message shows for `url`: (for our commands, for redis-cli).
 
-    It shows where the secrets come from, and not the secrets.
+    They name the place of the secrets, not the secrets.
     """
     for variable in (CREDENTIALS_VARIABLE, PASSWORD_FILE_VARIABLE):
         if place := os.environ.get(variable):

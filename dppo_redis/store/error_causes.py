@@ -1,4 +1,4 @@
-"""Errors that recur: counted, and reported with a probable cause and a remedy.
+"""Counts errors that recur, and reports them with a probable cause and a remedy.
 
 Services retry transient errors for ever. An error that recurs for ten seconds may need a human, so the log
 names its likely cause. The table is pure; nothing is sent here.
@@ -114,53 +114,53 @@ _CUT_OFF = Cause(
 )
 
 
-def explain(what: str, error: str) -> Cause | None:
-    """The probable cause of an error that recurs when a process tries `what`; None if no cause is known."""
+def explain(purpose: str, error: str) -> Cause | None:
+    """The probable cause of an error that recurs while a process tries to `purpose`; None if unknown."""
     for pattern, cause in _CAUSES:
         if re.search(pattern, error):
             return cause
     if re.search(_HANGS_UP, error):
-        return _LIMITED if _FETCHING.search(what) else _CUT_OFF
+        return _LIMITED if _FETCHING.search(purpose) else _CUT_OFF
     return None
 
 
-def described(what: str, error: str) -> str:
+def described(purpose: str, error: str) -> str:
     """The text of an error, with its cause and remedy if they are known."""
-    found = explain(what, error)
+    found = explain(purpose, error)
     return error if found is None else f"{error.rstrip('.')}. Probably {found.cause}. Remedy: {found.remedy}"
 
 
 class Recurrence:
     """Counts how often one error recurred, and since when. One thread owns it."""
 
-    def __init__(self, tell: Callable[[str], None] = lambda _text: None) -> None:
-        """Once the error has recurred for ten seconds, `tell` is called with a text for a status."""
-        self.tell = tell
+    def __init__(self, report: Callable[[str], None] = lambda _text: None) -> None:
+        """Count errors; `report` is called with a text for a status when one has recurred for ten seconds."""
+        self.report = report
         self.text = ""  # the last text for a status; empty once the error is over
         self._kind: tuple[str, str] | None = None
         self._since = 0.0
         self._count = 0
         self._rate_limit = RateLimit()
 
-    def met(self, what: str, error: Exception) -> str:
-        """Count an error; returns the text for the log."""
-        now, kind = time.monotonic(), (what, _NUMBERS.sub("", str(error)))
+    def count_error(self, purpose: str, error: Exception) -> str:
+        """Count an error of an attempt to `purpose`; returns the text for the log."""
+        now, kind = time.monotonic(), (purpose, _NUMBERS.sub("", str(error)))
         if kind != self._kind:
             self._kind, self._since, self._count = kind, now, 0
         self._count += 1
         lasts_s = now - self._since
         if lasts_s < _TOLD_AFTER_S:
-            return f"waiting to {what}: {error}"
+            return f"waiting to {purpose}: {error}"
         self.text = (
-            f"waiting to {what} for {lasts_s:.0f} s, {self._count} times the same: "
-            f"{described(what, str(error))}"
+            f"waiting to {purpose} for {lasts_s:.0f} s, {self._count} times the same: "
+            f"{described(purpose, str(error))}"
         )
-        self.tell(self.text)
+        self.report(self.text)
         return self.text
 
-    def log(self, what: str, error: Exception) -> None:
+    def log(self, purpose: str, error: Exception) -> None:
         """Count an error, and log it at most once per interval of the rate limit."""
-        line = self.met(what, error)
+        line = self.count_error(purpose, error)
         if self._rate_limit.due():
             _log.warning("%s", line)
 

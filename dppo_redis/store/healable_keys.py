@@ -26,9 +26,9 @@ class StoredWeights:
 class HealableKeys:
     """Stored values of the keys that a learner heals."""
 
-    weights: StoredWeights | None  # None when a field is gone or is no number
+    weights: StoredWeights | None  # None if a field is missing or is no number
     spec: str | None
-    boots: dict[str, int]  # -1 where the stored value is no number
+    boots: dict[str, int]  # -1 if the stored value is no number
     state: str | None  # of the control key
 
 

@@ -1,4 +1,4 @@
-"""The names of all Redis keys. No other file contains the text `dppo:`.
+"""The names of all Redis keys. No other module contains the text `dppo:`.
 
 The run name is a hash tag, so that all keys of one run share a slot.
 """
@@ -18,7 +18,7 @@ def check_run_name(run: str) -> str:
     """Return `run` if it can name keys and directories.
 
     Raises:
-        ConfigurationError: it has other characters, or the wrong length.
+        ConfigurationError: the name has other characters, or the wrong length.
     """
     if not _RUN_NAME.fullmatch(run):
         raise ConfigurationError(

@@ -18,7 +18,7 @@ from dppo_redis.store.keys import CONSUMER, GROUP
 from dppo_redis.store.scripts import source
 
 POISON_DEATHS = 3  # processes; an entry that killed so many is refused without being opened
-LOOK_FOR_SKIPPED_S = 2.0
+SKIPPED_CHECK_INTERVAL_S = 2.0
 _PAGE = 1000
 _log = logging.getLogger("dppo")
 
@@ -37,12 +37,12 @@ class _Waiting:
     """A pending entry that this process has not received yet."""
 
     id: bytes
-    count: int  # deliveries that the server is to count once this process receives it
+    count: int  # deliveries that the server counts once this process receives it
     deaths: int  # earlier processes that received it
 
     @property
     def is_suspect(self) -> bool:
-        """Whether it may have killed two processes; the learner opens it alone, when it has no other work."""
+        """Whether the entry may have killed two processes; the learner opens it alone, after other work."""
         return 1 < self.deaths < POISON_DEATHS
 
 
@@ -56,22 +56,22 @@ class PendingEntries:
         self._is_judged = False
         self._waiting: dict[bytes, _Waiting] = {}  # in order of arrival in the stream
         self._on_trial: list[bytes] = []  # received with a raised count and not decoded yet
-        self._skipped_check = RateLimit(LOOK_FOR_SKIPPED_S)
+        self._skipped_check = RateLimit(SKIPPED_CHECK_INTERVAL_S)
         self._rate_limit = RateLimit()
 
-    def look(self) -> None:
+    def ensure_listed(self) -> None:
         """List the pending entries if they are not known: at start, and after read errors."""
         if self._is_known:
             return
         found = self._list()
-        if not self._is_judged:  # once: only counts from before this process tell of deaths
+        if not self._is_judged:  # only counts from before this process show deaths
             self._waiting = {i: _Waiting(i, count + 1, count) for i, count in found}
         else:
             self._waiting = {i: self._waiting.get(i, _Waiting(i, count, 0)) for i, count in found}
         self._is_known = self._is_judged = True
 
     def list_again(self) -> None:
-        """Have `look` list again: a reply was lost, and it may have held entries."""
+        """Make `ensure_listed` list the entries again, because a lost reply may have delivered some."""
         self._is_known = False
 
     def forget(self) -> None:
@@ -114,7 +114,7 @@ class PendingEntries:
             )
 
     def survived(self) -> None:
-        """The entries on trial were decoded and this process survived: clear their suspicion."""
+        """Note that this process has decoded the entries on trial: they are no longer suspect."""
         if self._on_trial:
             self._claim_as(self._on_trial, count=1, justid=True)
             self._on_trial.clear()

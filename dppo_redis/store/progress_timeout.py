@@ -2,7 +2,7 @@
 
 A large rollout on a slow link takes minutes to send. Most of that time its bytes wait in buffers. The kernel
 says how many bytes its buffer holds; tunnels and proxies do not. Therefore the limit for a reply grows with
-the bytes that were sent, by a rate that the connection trusts the link with. A timeout divides this rate by
+the bytes that were sent, at the rate that the connection assumes for the link. A timeout divides this rate by
 four. A reply to a large message sets it to half of the measured rate, at most 256 KiB/s.
 """
 
@@ -20,11 +20,11 @@ _TLS_RECORD = 16 * 2**10  # bytes; openssl sends a whole record or nothing
 _LARGE = 64 * 2**10  # bytes; smaller messages say nothing about a link
 _USUAL_RATE = 256 * 2**10  # bytes/s; a new connection assumes that its link is this fast
 _LOWEST_RATE = 4 * 2**10
-_CUT_SHORT = 4  # the rate is divided by this where a reply did not come in time
+_CUT_SHORT = 4  # the rate is divided by this if a reply did not come in time
 
 
 def unsent_bytes(sock: Any) -> int:
-    """Bytes that the kernel holds and the other side has not received; 0 where the kernel does not say."""
+    """Bytes that the kernel holds and the other side has not received; 0 if the kernel does not say."""
     try:
         return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))[0])
     except OSError:
@@ -99,7 +99,7 @@ class SteadyConnection(AbstractConnection):
         super().disconnect(*args, **options)  # type: ignore[no-untyped-call]
 
     def _may_go_on(self) -> bool:
-        """Say after a timeout whether bytes have left since, or may still be in a proxy."""
+        """Whether, after a timeout, bytes have left since, or may still be in a proxy."""
         if self._sock is None or self._unanswered < _LARGE:
             return False
         now, before = time.monotonic(), self._unsent

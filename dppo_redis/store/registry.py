@@ -15,7 +15,7 @@ import redis
 from dppo_redis.protocol.report_fields import to_fields
 from dppo_redis.protocol.reports import BOOT, HOLDER, ActorReport
 from dppo_redis.service.renewal import RenewalTracker
-from dppo_redis.service.shutdown import is_alive, place_of_pids
+from dppo_redis.service.shutdown import is_alive, pid_scope
 from dppo_redis.store.client import Client, TransientError
 from dppo_redis.store.keys import RunKeys
 
@@ -39,8 +39,8 @@ class SlotHolder:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the process has surely ended: it was on this machine and is gone, or had our process id."""
-        if (self.place or self.host) != (place_of_pids() if self.place else socket.gethostname()):
+        """Whether the process has certainly ended: it ran on this machine and is gone, or had our own id."""
+        if (self.place or self.host) != (pid_scope() if self.place else socket.gethostname()):
             return False
         return self.pid == os.getpid() or not is_alive(self.pid)
 
@@ -54,7 +54,7 @@ class Registry:
         self._renewals = RenewalTracker(ACTOR_TTL_MS / 1000)
 
     def join(self, slot: int | None) -> tuple[int, int]:
-        """Take `slot`, or a new one where None; returns (slot, how often it has started).
+        """Take `slot`, or if it is None a new one; returns the slot and how often it has started.
 
         Raises:
             TransientError: another program damaged the number; the learner repairs it.
@@ -79,7 +79,7 @@ class Registry:
         return _holder_of(*pipeline.execute())
 
     def beat(self, slot: int, report: ActorReport) -> str | None:
-        """Renew this actor's registration, and report what it does.
+        """Renew this actor's registration, and write its report.
 
         If another process with a later boot renewed it last, return that process's host and process id.
         """
@@ -90,7 +90,7 @@ class Registry:
         # The renewal comes first: at the server's memory limit it still works, HSET does not.
         pipeline.pexpire(key, ACTOR_TTL_MS)
         signed = replace(
-            report, host=socket.gethostname(), pid=os.getpid(), place=place_of_pids(), time=time.time()
+            report, host=socket.gethostname(), pid=os.getpid(), place=pid_scope(), time=time.time()
         )
         pipeline.hset(key, mapping=dict[Any, Any](to_fields(signed)))
         pipeline.pexpire(key, ACTOR_TTL_MS)
@@ -167,7 +167,7 @@ class Registry:
 def _holder_of(
     host: bytes | None, pid: bytes | None, beat: bytes | None, place: bytes | None
 ) -> SlotHolder | None:
-    """The values of the fields HOLDER; None where they name no process."""
+    """The process that the fields HOLDER name; None if they name none."""
     if host is None or pid is None or not pid.isdigit() or len(pid) > _DIGITS:
         return None
     return SlotHolder(

@@ -253,7 +253,7 @@ class RolloutConsumer:
                 self._pending.list_again()
 
     def _read_own(self, count: int) -> Iterator[StreamEntry]:
-        self._pending.look()
+        self._pending.ensure_listed()
         entries = self._pending.take(count)
         self._own_first = bool(entries)
         yield from entries

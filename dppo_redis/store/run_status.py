@@ -35,7 +35,7 @@ class RunStatus:
     ledger: Ledger
     evaluation: Evaluation | None  # the newest complete one
     actor_fields: Mapping[int, Mapping[str, str]]  # of the living actors by slot, as they are stored
-    age_s: float | None  # of the status hash; None when there is none
+    age_s: float | None  # of the status hash; None if there is none
     evaluator: EvaluatorReport = field(default_factory=EvaluatorReport)
 
     @cached_property

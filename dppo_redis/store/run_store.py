@@ -34,7 +34,7 @@ RUN, PAUSE, STOP = "run", "pause", "stop"
 class Counters:
     """The stream's own counters and the ledger, read at one moment."""
 
-    entries_added: int  # of the present stream; 0 where there is none
+    entries_added: int  # of the present stream; 0 if there is none
     backlog: int
     ledger: dict[str, int]
     stream_bytes: int  # of the present stream, in the server's memory
@@ -111,7 +111,7 @@ class RunStore:
         """The description that actors join with; None while no learner has written it.
 
         Raises:
-            ConfigurationError: another release's spec.
+            ConfigurationError: another release wrote the spec, or it is damaged.
         """
         from dppo_redis.protocol.spec import RunDescription  # numpy and pydantic, which `status` does without
 
@@ -183,7 +183,7 @@ class RunStore:
         self._append(self.keys.quarantine, record, QUARANTINE_KEPT)
 
     def append_error(self, service: str, text: str) -> None:
-        """Record a traceback where an operator finds it."""
+        """Record a traceback for the operator."""
         self._append(self.keys.errors, {"service": service, "error": text[-4000:]}, ERRORS_KEPT)
 
     def _append(self, key: str, fields: Mapping[Any, Any], kept: int) -> None:
@@ -263,7 +263,7 @@ def only_run(client: Client) -> str:
     """The name of the one run on a server.
 
     Raises:
-        ConfigurationError: there is none, or several.
+        ConfigurationError: there is no run, or there are several.
     """
     runs = find_runs(client)
     if len(runs) != 1:

@@ -1,6 +1,6 @@
 """Counts dropped rollouts by actor, and raises the alarms about drops.
 
-The numbers are for people. The ledger counts independently of them.
+Operators read these numbers. The ledger counts independently of them.
 """
 
 import logging
@@ -13,18 +13,18 @@ from dppo_redis.protocol.ledger import Settlement
 from dppo_redis.service.logs import RateLimit
 
 _SILENCE_S = 30.0
-_PAIRS_KEPT = 1000  # limit of (actor, reason) pairs, since the actor's name comes from outside
+_PAIRS_KEPT = 1000  # limit of (actor, reason) pairs, because the actor's name is unchecked
 _ACTORS_SHOWN = 10
 _MINUTE_S = 60.0
 _ACTOR_S = 30.0
 _MOST_STALE = 0.05  # share of a run's rollouts; the alarm is raised above it
 _MOST_STALE_OF_ONE = 0.5  # share of one actor's rollouts
-_FEWEST = 10  # judged rollouts of a run; below, a share means nothing
+_FEWEST = 10  # judged rollouts of a run; with fewer a share means nothing
 _FEWEST_OF_ONE = 3
 _log = logging.getLogger("dppo")
 
 
-def why(settlement: Settlement) -> str:
+def outcome_and_reason(settlement: Settlement) -> str:
     """Outcome and reason in one word: `stale`, `refused:crc`."""
     return ":".join(filter(None, (settlement.outcome.value, settlement.reason)))
 
@@ -38,9 +38,9 @@ class DropsByActor:
     def add(self, actor: bytes, settlement: Settlement) -> str:
         """Count a drop; `actor` is the entry's unchecked text. Returns the actor's name in the counts."""
         name = actor.decode() if actor.isdigit() and len(actor) < 20 else "unknown"
-        if (name, why(settlement)) not in self._counts and len(self._counts) >= _PAIRS_KEPT:
+        if (name, outcome_and_reason(settlement)) not in self._counts and len(self._counts) >= _PAIRS_KEPT:
             name = "others"
-        pair = (name, why(settlement))
+        pair = (name, outcome_and_reason(settlement))
         self._counts[pair] = self._counts.get(pair, 0) + 1
         return name
 
@@ -59,21 +59,21 @@ class AllDropped:
         self._causes: Counter[str] = Counter()
         self._rate_limit = RateLimit()
 
-    def look(self, dropped: Sequence[Settlement], gathered: bool) -> None:
-        """Note the drops of one poll; `gathered`: the batch in hand has a rollout."""
+    def record(self, dropped: Sequence[Settlement], gathered: bool) -> None:
+        """Record the drops of one poll; `gathered` says whether the learner holds accepted rollouts."""
         now = time.monotonic()
         if gathered:
             self._causes = Counter()
         elif dropped:
             self._first_drop = self._first_drop if self._causes else now
             self._last_drop = now
-            self._causes.update(map(why, dropped))
+            self._causes.update(map(outcome_and_reason, dropped))
             if self.text and self._rate_limit.due():
                 _log.error("%s", self.text)
 
     @property
     def text(self) -> str:
-        """The alarm with its causes; empty while rollouts are accepted, or none arrive."""
+        """The alarm with its causes; empty while rollouts are accepted, or while none arrive."""
         causes, lasted_s = self._causes, self._last_drop - self._first_drop
         if not causes or lasted_s < _SILENCE_S or time.monotonic() - self._last_drop > _SILENCE_S:
             return ""
@@ -92,7 +92,7 @@ class _Second:
 
 
 class RecentStaleness:
-    """The share of the last minute's rollouts that were too old to train on, and the others' staleness."""
+    """Counts the last minute's rollouts that were too old to train on, and the staleness of the others."""
 
     def __init__(self) -> None:
         self._seconds: deque[_Second] = deque()
@@ -166,11 +166,11 @@ class Drops:
     """The three counts of the intake's drops, and their alarm."""
 
     def __init__(self) -> None:
-        self.everything = AllDropped()
+        self.all_dropped = AllDropped()
         self.by_actor = DropsByActor()
-        self.stale = RecentStaleness()
+        self.recent_staleness = RecentStaleness()
 
     @property
     def alarm(self) -> str:
         """The most urgent text for the operator; empty while all is well."""
-        return self.everything.text or self.stale.text
+        return self.all_dropped.text or self.recent_staleness.text

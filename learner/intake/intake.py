@@ -86,7 +86,7 @@ class Intake:
         self._in_hand: dict[bytes, AcceptedRollout | None] = {}
         self.drops = Drops()
         self.last_sequence_numbers = LastSequenceNumbers()
-        self.damaged = 0  # entries that could not be understood
+        self.damaged = 0  # entries that could not be decoded
 
     def poll(self, learner_update: int, lineage: Callable[[], Lineage]) -> list[AcceptedRollout] | None:
         """Read once; returns the rollouts of a batch when it is full, else None.
@@ -100,7 +100,7 @@ class Intake:
         finally:  # also after a failed read: entries that are delivered again would count as duplicates
             self._settle(dropped)
         self._entries.survived()
-        self.drops.everything.look(dropped, bool(self._gathered))
+        self.drops.all_dropped.record(dropped, bool(self._gathered))
         if self._rule.missing(self._headers()):
             return None
         return self._hand_over()
@@ -117,7 +117,9 @@ class Intake:
             dropped.append(settlement)
             self._record_drop(entry, settlement)
         elif (accepted := self._in_hand[entry.id]) is not None:
-            self.drops.stale.add(str(accepted.header.actor), learner_update - accepted.header.update)
+            self.drops.recent_staleness.add(
+                str(accepted.header.actor), learner_update - accepted.header.update
+            )
 
     def _hand_over(self) -> list[AcceptedRollout]:
         """Return the full batch in its order; refuse the rollouts that a dead actor left beside it."""
@@ -133,7 +135,7 @@ class Intake:
         """Count a drop by actor, and write it to the event log before its outcome is settled."""
         actor = self.drops.by_actor.add(entry.fields.get(b"actor", b""), settlement)
         if settlement.outcome is Outcome.STALE:
-            self.drops.stale.add(actor, None)
+            self.drops.recent_staleness.add(actor, None)
         boot, seq = entry.fields.get(b"boot", b"")[:16], entry.fields.get(b"seq", b"")[:20]
         outcome, reason = settlement.outcome, settlement.reason
         self._event_log.write("dropped", id=entry.id, boot=boot, seq=seq, outcome=outcome, reason=reason)
@@ -165,7 +167,7 @@ class Intake:
 
     @property
     def dropped_by_actor(self) -> str:
-        """The actors with most dropped rollouts, and the reasons, as one text."""
+        """A text that names the actors with most dropped rollouts, and the reasons."""
         return self.drops.by_actor.text
 
     def settled(self, batch: Sequence[AcceptedRollout]) -> None:
@@ -181,12 +183,12 @@ class Intake:
         return [accepted.header for accepted in self._gathered]
 
     def _wanted(self) -> int:
-        """How many entries the batch still needs, limited in number and in bytes."""
+        """The number of entries that the batch still needs, limited in number and in bytes."""
         by_bytes = int(_READ_BYTES / self._entry_bytes)
         return max(1, min(self._rule.missing(self._headers()), by_bytes, _MOST_ENTRIES))
 
     def _at_once(self) -> int:
-        """How many entries one read fetches; the others arrive while these are opened."""
+        """The number of entries that one read fetches; the others arrive while these are opened."""
         return max(1, int(_BYTES_AT_ONCE / self._entry_bytes))
 
     def _consider(self, entry: StreamEntry, learner_update: int, lineage: Lineage) -> Settlement | None:

@@ -16,7 +16,7 @@ _log = logging.getLogger("dppo")
 
 
 class ResendRequests:
-    """Watches how long the learner has waited for the rollouts of one publication.
+    """Measures the learner's wait for the rollouts of one publication.
 
     Args:
         plan: the lock-step plan with the number of actors.
@@ -35,7 +35,7 @@ class ResendRequests:
         self._published_at, self._signs_before, self._has_warned = time.monotonic(), self._signs(), False
 
     def is_due(self, update: int, slots: Set[int]) -> bool:
-        """Whether to publish once more; `slots` are those whose rollouts have arrived."""
+        """Whether to publish the weights again; `slots` are those whose rollouts have arrived."""
         waited_s = time.monotonic() - self._published_at
         if waited_s >= _ASK_PERIOD_S and self._signs() > self._signs_before:
             _log.warning("rollouts may be lost: asking for those of update %d again", update)

@@ -27,7 +27,7 @@ from learner.leadership.missing_actors import MissingActors
 from learner.leadership.spare_batch import SpareBatch
 
 PERIOD_S = 1.0
-_OLD_S = 30.0  # time for which data must be far older than planned before the keeper warns
+_STALENESS_WARNING_AFTER_S = 30.0  # the keeper warns when data are far older than planned for this long
 _log = logging.getLogger("dppo")
 
 
@@ -41,18 +41,18 @@ class Keeper:
         report: Callable[[], LearnerStatus],
         pacing: FleetPacing,
         warnings: RunWarnings | None = None,
-        late_share: Callable[[], float] | None = None,
+        recent_wait_share: Callable[[], float] | None = None,
     ) -> None:
-        """`late_share` returns the learner's recent share of waiting; the spare batch depends on it."""
+        """`recent_wait_share` returns the learner's share of waiting, on which the spare batch depends."""
         self._leadership = leadership
         self._registry = registry
         self._report = report  # returns the loop's last report
         self._pacing = pacing
         self._warnings = warnings or RunWarnings()
-        self._late_share = late_share
+        self._recent_wait_share = recent_wait_share
         self._missing_actors = MissingActors(pacing.planned_actors, time.monotonic())
         self._rollout_steps = pacing.rollout_steps  # as last written for the actors
-        self._old_since: float | None = None  # monotonic time at which data became far older than planned
+        self._too_stale_since: float | None = None  # monotonic; since then data are far older than planned
         self._spare_batch = SpareBatch()
         self._actor_wait_share = 0.0  # mean of the actors that lived last
         self._failure: Exception | None = None
@@ -69,7 +69,7 @@ class Keeper:
         threading.Thread(target=keep_alive, args=(closing,), name="lease", daemon=True).start()
 
     def check(self) -> None:
-        """Raise what ended the keeper: FencedError, ConfigurationError if Redis refuses, or a defect."""
+        """Raise the error that ended the keeper: FencedError, ConfigurationError if Redis refuses, or a bug."""
         if self._failure is not None:
             raise self._failure
 
@@ -94,13 +94,13 @@ class Keeper:
                 return
 
     def longest_rollout_s(self) -> float:
-        """The most seconds that a living actor has spent on its present or last rollout; for the loop."""
+        """The longest time, in seconds, that a living actor has spent on its present or last rollout."""
         reports = (from_fields(ActorReport, fields) for fields in self._registry.living().values())
         return max((report.rollout_s or 0.0 for report in reports), default=0.0)
 
     def _backlog_limit(self, pace: Pace, actors: int, report: LearnerStatus) -> int:
         """The backlog at which actors wait: the lower limit while the learner does not wait for rollouts."""
-        share = report.learner_wait_share if self._late_share is None else self._late_share()
+        share = report.learner_wait_share if self._recent_wait_share is None else self._recent_wait_share()
         if self._pacing.max_staleness == 0 or self._spare_batch.wanted(share, report.update):
             return pace.backlog_high
         return backlog_fresh(pace.backlog_high, pace.rollouts_per_update, actors)
@@ -115,14 +115,14 @@ class Keeper:
             self._warnings.add("fleet", advice)
         else:
             self._warnings.withdraw("fleet")
-        age, now = self._pacing.staleness_advice(actors, staleness), time.monotonic()
-        if not age:
-            self._old_since = None
-            self._warnings.withdraw("age")
+        text, now = self._pacing.staleness_advice(actors, staleness), time.monotonic()
+        if not text:
+            self._too_stale_since = None
+            self._warnings.withdraw("staleness")
             return
-        self._old_since = now if self._old_since is None else self._old_since
-        if now - self._old_since >= _OLD_S:
-            self._warnings.add("age", age)
+        self._too_stale_since = now if self._too_stale_since is None else self._too_stale_since
+        if now - self._too_stale_since >= _STALENESS_WARNING_AFTER_S:
+            self._warnings.add("staleness", text)
 
     def tick(self) -> None:
         """Run one round: renew, restore, audit, pace the actors, write the status."""
@@ -135,7 +135,7 @@ class Keeper:
             living = self._registry.end_silent(self._registry.living())
             vanished = self._registry.forget_dead(living)
             reports = {slot: from_fields(ActorReport, fields) for slot, fields in living.items()}
-            self._missing_actors.look(reports, vanished, time.monotonic())
+            self._missing_actors.record(reports, vanished, time.monotonic())
             actors = max(len(living), self._pacing.planned_actors)  # some may be starting
             pace = self._pacing.pace(actors)
             self._warn_about_fleet(pace, actors, report.staleness_recent)
@@ -157,7 +157,7 @@ class Keeper:
         *,
         is_over: bool,
     ) -> KeeperStatus:
-        """The part of the status that the loop does not know: the ledger, the leader and the actors."""
+        """The keeper's part of the status: the ledger, the leader and the actors."""
         boots = self._leadership.publisher.boots
         if living:
             self._actor_wait_share = sum(actor.wait_share or 0.0 for actor in living) / len(living)
@@ -186,7 +186,7 @@ class Keeper:
         )
 
     def _open_valve(self, excess: int, limit: int) -> None:
-        """Drop the oldest rollouts where actors ignore the backlog limit."""
+        """Drop the oldest rollouts if actors ignore the backlog limit."""
         if excess and (trimmed := self._leadership.bookkeeper.trim(excess)) and self._valve_log_limit.due():
             _log.error(
                 "the stream held more than %d MB: dropped its %d oldest rollouts; check that all actors run "

@@ -103,7 +103,7 @@ class Lease:
         with suppress(TransientError, EpochMissingError), translated():
             self.renew()
 
-    def insist(self, what: str, action: Callable[[], T]) -> T:
+    def insist(self, purpose: str, action: Callable[[], T]) -> T:
         """Repeat `action` under the lock until Redis answers; if the epoch was wiped, renew it first.
 
         Raises:
@@ -116,7 +116,7 @@ class Lease:
 
         while True:
             try:
-                return self._writing.call(what, locked)
+                return self._writing.call(purpose, locked)
             except FencedError:  # maybe the epoch was wiped, or is ours and the reply to a renewal was lost
                 self._writing.call("renew the lease", self.renew)
 

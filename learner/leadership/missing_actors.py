@@ -1,6 +1,6 @@
-"""Describes in text lines which actors are missing and which die repeatedly. The keeper asks once a round.
+"""Names the missing actors and those that die repeatedly, in text lines, which the keeper reads each round.
 
-Times are by the keeper's own clock: the clocks of the actors' hosts may differ.
+Times are by the keeper's own clock, because the clocks of the actors' hosts may differ.
 """
 
 from collections.abc import Collection, Mapping
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from dppo_redis.protocol.reports import ActorReport
 
-LATE_S = 3.0  # a registration that is missing for less was only wiped or passed to another process
+LATE_S = 3.0  # a registration that is missing for less was only wiped, or another process takes it over
 STARTING_S = 20.0  # a planned actor may take this long to start
 REMEMBERED_S = 600.0
 _MANY_DEATHS = 2
@@ -16,7 +16,7 @@ _MOST_LINES = 6
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _LastReport:
     report: ActorReport
     at: float
 
@@ -27,17 +27,17 @@ class MissingActors:
 
     planned_actors: int
     began: float  # monotonic
-    _seen: dict[int, _Seen] = field(default_factory=dict)
+    _seen: dict[int, _LastReport] = field(default_factory=dict)
     _living: set[int] = field(default_factory=set)
 
-    def look(self, living: Mapping[int, ActorReport], vanished: Collection[int], now: float) -> None:
-        """Note which actors live. Registrations of `vanished` expired; other absent actors left in order."""
+    def record(self, living: Mapping[int, ActorReport], vanished: Collection[int], now: float) -> None:
+        """Record the living actors. Registrations of `vanished` expired; other absent actors deregistered."""
         gone = [slot for slot in self._living if slot not in living and slot not in vanished]
         for slot in gone:
             if slot >= self.planned_actors:
                 del self._seen[slot]
         self._living = set(living)
-        self._seen |= {slot: _Seen(report, now) for slot, report in living.items()}
+        self._seen |= {slot: _LastReport(report, now) for slot, report in living.items()}
         for slot, seen in list(self._seen.items()):
             if slot >= self.planned_actors and now - seen.at > REMEMBERED_S:
                 del self._seen[slot]

@@ -1,4 +1,4 @@
-"""Keeps the highest used epoch and version of a run in a file of its directory (`used.json`).
+"""Records the highest used epoch and version of a run in a file of its directory (`used.json`).
 
 If a learner is killed and the server loses its data, only this file knows which versions were published
 after the last checkpoint. A learner writes it before it publishes. It reserves a hundred versions at a time,
@@ -28,7 +28,7 @@ class HighestReserved:
 
 
 class ReservedVersions:
-    """The file of used epochs and versions; without a path it keeps nothing."""
+    """The file of used epochs and versions; without a path nothing is recorded."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file

@@ -19,7 +19,7 @@ from learner.leadership.lease import LEASE_TTL_S
 from learner.ppo.update import PpoUpdate
 
 _POLL_S = 0.2
-_LOOKS = 15  # polls without a holder: a living leader restores a wiped lease within two seconds
+_VACANT_READINGS = 15  # without a holder; a living leader restores a wiped lease within two seconds
 _log = logging.getLogger("dppo")
 
 
@@ -32,7 +32,7 @@ def stand_by(store: RunStore, retry: RetryLoop, stop: StopRequest) -> None:
         StoppedError: the run is over, or a stop was requested.
     """
     rate_limit = RateLimit(interval_s=60.0)
-    watch = HolderWatch(LEASE_TTL_S, vacant_readings=_LOOKS)
+    watch = HolderWatch(LEASE_TTL_S, vacant_readings=_VACANT_READINGS)
     while True:
         if retry.call("read control", store.control).state == STOP:
             raise StoppedError(f"run {store.keys.run} is over")

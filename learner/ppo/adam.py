@@ -34,7 +34,7 @@ class Adam:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step along the gradients that the parameters have."""
+        """Make one step along the parameters' gradients."""
         used = [parameter for parameter in self._parameters if parameter.grad is not None]
         states = [self._state_of(parameter) for parameter in used]
         (group,) = self.param_groups
@@ -93,7 +93,7 @@ class Adam:
         """Copy a state that `state_dict`, or that of torch's Adam, returned.
 
         Raises:
-            ValueError: it belongs to other parameters.
+            ValueError: the state belongs to other parameters.
         """
         (group,) = values["param_groups"]
         if len(group["params"]) != len(self._parameters):

@@ -17,10 +17,10 @@ def successor_values(
     terminated: BoolArray,
     truncated: BoolArray,
 ) -> FloatArray:
-    """V of the state that the action at (t, n) led to, [T, N].
+    """V of the state after the action at (t, n), [T, N].
 
     Args:
-        values: [T, N], V of the observation the action was chosen from.
+        values: [T, N], V of the observation before the action.
         last_values: [N], V of the observation after the last step.
         final_values: [E], V of the true final observation of each ended row, in row order.
         terminated, truncated: [T, N].
@@ -43,8 +43,8 @@ def gae(
         d_t = r_t + gamma V(s_{t+1}) - V(s_t)
         A_t = d_t + gamma lambda (1 - e_t) A_{t+1}
 
-    The paper has one endless trajectory; `e_t` [T, N] is 1.0 where an episode ended at t,
-    terminated or truncated, and `successors` already holds what V(s_{t+1}) means there.
+    The paper has one endless trajectory. Here `e_t` [T, N] is 1.0 if an episode ended at t, terminated or
+    truncated, and `successors` [T, N] holds V(s_{t+1}) with the effect of such an end.
     """
     deltas = rewards + np.float32(gamma) * successors - values
     keep = np.float32(gamma * gae_lambda) * (1 - ends)

@@ -67,7 +67,7 @@ def _extended(rollout: Rollout, steps: int) -> Rollout:
 
 
 def _row_order(rollouts: Sequence[Rollout]) -> npt.NDArray[np.int64]:
-    """The indices that bring all rollouts' ended rows, each in its rollout's row order, into the batch's."""
+    """The indices that bring the ended rows of all rollouts from their rollouts' order into the batch's."""
     offsets = np.cumsum([0] + [rollout.rewards.shape[1] for rollout in rollouts])
     steps, places = [], []
     for rollout, offset in zip(rollouts, offsets, strict=False):
@@ -81,7 +81,7 @@ def _row_order(rollouts: Sequence[Rollout]) -> npt.NDArray[np.int64]:
 class Rows:
     """Rows of a batch as tensors; every per-row quantity has shape [B].
 
-    Those of a network with a memory are whole columns, (t, n) in row t N + n, dummy rows included.
+    For a network with a memory they are whole columns, (t, n) in row t N + n, dummy rows included.
     """
 
     inputs: Inputs
@@ -117,7 +117,7 @@ def minibatches(rows: Rows, size: int, generator: torch.Generator) -> Iterator[R
         yield from _columns(rows, sequences, size, generator)
         return
     order = torch.randperm(len(rows), generator=generator).to(rows.values.device)
-    if rows.inputs.images:  # a copy of all of them in this order would be as large as the batch
+    if rows.inputs.images:  # a copy of all images in this order would be as large as the batch
         for part in torch.split(order, size):
             yield rows.take(part)
         return

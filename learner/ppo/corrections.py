@@ -22,8 +22,8 @@ from dppo_redis.protocol.config import Correction
 from dppo_redis.spaces.observations import FloatArray
 from learner.ppo.advantages import gae
 
-LOG_RATIO_LIMIT = 20.0  # a ratio of 5e8 or its inverse: no signal beyond it, and its square is still finite
-_RHO_BAR = _C_BAR = np.float32(1)  # of V-trace; IMPALA's, and everybody's
+LOG_RATIO_LIMIT = 20.0  # a ratio of 5e8 or its inverse; its square is still finite in float32
+_RHO_BAR = _C_BAR = np.float32(1)  # of V-trace, as in IMPALA
 
 
 @dataclass(frozen=True)
@@ -60,16 +60,19 @@ def estimate(
 ) -> Estimates:
     """Advantages, targets, reference and weights of a batch under one correction.
 
-    decoupled: the decoupled clipped objective of Hilton, Cobbe and Schulman (arXiv:2110.00641). As there the
-    weight is not truncated: the gradient stays unbiased, and a few rows may outweigh a minibatch. Their
-    proximal policy is an average of recent ones, ours is the newest.
+    All arrays of the result are [T, N].
 
-    tis: the same with weights of at most `importance_cap`: a little bias for a bounded variance. Only rows
-    that have become more likely are held; those that have become less likely count less under both.
+    decoupled: the decoupled clipped objective of Hilton, Cobbe and Schulman (arXiv:2110.00641). As in the
+    paper the weight is not truncated: the gradient stays unbiased, but a few rows may outweigh a minibatch.
+    Their proximal policy is an average of recent ones, ours is the newest.
+
+    tis: the same with weights of at most `importance_cap`, which adds a little bias and bounds the variance.
+    The cap limits only rows that have become more likely. Rows that have become less likely count less in
+    both corrections.
 
     vtrace: IMPALA's policy gradient is rho A grad log pi with A from V-trace. With pi_prox as the reference
-    that is the gradient of the first step, and the clip is a trust region around the newest policy. Against
-    mu the ratio would bring in pi / mu once more beside rho.
+    that is the gradient of the first step, and the clip is a trust region around the newest policy. With mu
+    as the reference, the ratio would contain pi / mu once more beside rho.
     """
     ratios = np.exp(log_ratios(batch.proximal, batch.behaviour))
     if correction == "vtrace":

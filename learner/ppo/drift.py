@@ -17,7 +17,7 @@ class Drift:
     """Drift of the rows of one staleness or of a whole batch; rho = pi_prox / mu as in `corrections.py`."""
 
     rows: int
-    ratio: float  # mean(rho): near 1 while mu covers what the learner does
+    ratio: float  # mean(rho), near 1 while mu covers the learner's actions
     kl: float  # mean(rho - 1 - log rho), an estimate of KL(mu, pi_prox) that is never negative
     clip_fraction: float  # share of rows outside the clip range before any step
     effective_share: float  # effective sample size (sum rho)^2 / sum(rho^2), as a share of the rows

@@ -20,7 +20,7 @@ _BLIND_EXPLAINED_VARIANCE = 0.01
 _LARGE_VALUE_LOSS = 1e6
 _COLLAPSED_SHARE = 0.01  # of the entropy of choosing evenly
 _COLLAPSED_STD = 0.01
-_SHORT_HORIZON = 5.0  # steps, 1 / (1 - gamma): recipes out there go down to a gamma of 0.8
+_SHORT_HORIZON = 5.0  # steps, 1 / (1 - gamma); published recipes go down to a gamma of 0.8
 _HORIZONS_OF_AN_EPISODE = 5  # the reward five horizons ahead counts less than 1 %
 
 
@@ -32,8 +32,8 @@ class HealthRule:
     window: int  # updates in a row that must show it
     shows: Callable[[UpdateReport, Spec], bool]
     text: Callable[[Reports], str]  # of the updates of the window
-    is_grave: bool = False  # nothing is learnt: an alarm while it lasts
-    is_lasting: bool = False  # follows from a setting: one line in the log is enough
+    is_grave: bool = False  # the training cannot learn: an alarm while it lasts
+    is_lasting: bool = False  # follows from a setting, so that one line in the log is enough
 
     def judge(self, reports: Reports, spec: Spec) -> str | None:
         """The problem as text, or None; `reports` are those of the last updates, newest last."""
@@ -124,7 +124,7 @@ def _collapsed(last: Reports) -> str:
 
 
 def _horizon(report: UpdateReport) -> float:
-    """Steps ahead that count, 1 / (1 - gamma); infinite without a discount."""
+    """The horizon of the discount in steps, 1 / (1 - gamma); infinite without a discount."""
     return 1 / (1 - report.gamma) if report.gamma < 1 else math.inf
 
 
@@ -142,15 +142,17 @@ def _short_sighted(last: Reports) -> str:
     )
 
 
+_FAR_OUT = "of an update were more than 100 standard deviations"
+_CHECK_ENVIRONMENT = "look at the environment if it should not do that"
+
+
 def _has_far_observations(report: UpdateReport, _spec: Spec) -> bool:
     return report.outlier_observations > 0
 
 
 def _far_observations(last: Reports) -> str:
-    return (
-        f"{last[-1].outlier_observations} observations of an update were more than 100 standard deviations "
-        "out, and held back from the normaliser: look at the environment if it should not do that"
-    )
+    count = last[-1].outlier_observations
+    return f"{count} observations {_FAR_OUT} out, and held back from the normaliser: {_CHECK_ENVIRONMENT}"
 
 
 def _has_far_rewards(report: UpdateReport, _spec: Spec) -> bool:
@@ -158,9 +160,9 @@ def _has_far_rewards(report: UpdateReport, _spec: Spec) -> bool:
 
 
 def _far_rewards(last: Reports) -> str:
+    count = last[-1].outlier_rewards
     return (
-        f"{last[-1].outlier_rewards} rewards of an update were more than 100 standard deviations of the "
-        "return, and held back from its statistics: look at the environment if it should not do that"
+        f"{count} rewards {_FAR_OUT} of the return, and held back from its statistics: {_CHECK_ENVIRONMENT}"
     )
 
 

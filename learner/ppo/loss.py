@@ -46,7 +46,7 @@ def ppo_loss(
     `advantages` are normalised here, over the rows given, before the importance weights w count, which
     are 1 in the paper (see `corrections.py`). KL is estimated as mean(rho - 1 - log rho), which is never
     negative (Schulman, "Approximating KL divergence"). A row whose log rho lies beyond LOG_RATIO_LIMIT
-    has no gradient: one number that overflows would cost its whole minibatch the step.
+    has no gradient, because one number that overflows would spoil the step of its whole minibatch.
 
     With `dual_clip` c the surrogate of a negative advantage is at least c A, so that one row of a
     very unlikely action cannot dominate (arXiv:1912.09729). With `value_clip` e the error is the

@@ -1,7 +1,7 @@
 """Computes from a batch the rows that an update trains on: network inputs, values and estimates.
 
-One pass over the whole batch, without gradients, before the first step of an update. A large batch goes
-through the networks in pieces; one of vectors, as most are, goes as a whole.
+This is one pass over the whole batch, without gradients, before the first step of an update. A large batch
+goes through the networks in pieces. A batch of vectors is usually small enough to go as a whole.
 """
 
 from dataclasses import dataclass
@@ -132,7 +132,7 @@ def _read_columns(
 
 
 def _rows_of(inputs: Inputs, part: slice) -> Inputs:
-    """Some rows; each is a sequence of its own where there is a memory."""
+    """Some rows; for a network with a memory each row is its own sequence."""
     if inputs.sequences is None:
         return inputs.take(part)
     sequences = Sequences(inputs.sequences.starts[:, part], inputs.sequences.state[part])

@@ -1,4 +1,4 @@
-"""Makes the gradient steps of an update with autograd, and defines what all kinds of steps report.
+"""Makes the gradient steps of an update with autograd, and defines the tally that all kinds of steps return.
 
 `plain/steps.py` makes the same steps for plain networks without autograd. `update.py` calls one or the other,
 pass by pass.
@@ -22,7 +22,7 @@ _WATCHED = 5
 
 @dataclass(frozen=True)
 class Schedule:
-    """The knobs that may be annealed linearly over the step budget, as they are in one update."""
+    """The values in one update of the settings that may be annealed linearly over the step budget."""
 
     learning_rate: float
     clip_epsilon: float
@@ -39,7 +39,7 @@ class Tally:
 
     @staticmethod
     def empty(device: torch.device) -> "Tally":
-        """No step."""
+        """The tally of no steps."""
         return Tally(torch.zeros(_WATCHED, device=device), 0, 0)
 
     def __add__(self, other: "Tally") -> "Tally":
@@ -59,7 +59,7 @@ class Steps(Protocol):
     """Makes the gradient steps of an update."""
 
     def passes(self, rows: Rows, schedule: Schedule, generator: torch.Generator) -> Iterator[Tally]:
-        """Pass after pass over `rows`, without end, each when it is asked for."""
+        """Yield the tallies of passes over `rows`, without end; each pass is made when it is asked for."""
         ...
 
 
@@ -87,8 +87,8 @@ class AutogradSteps:
         return Tally(torch.stack(watched), 1, 0)
 
     def _step(self, rows: Rows, schedule: Schedule) -> Loss | None:
-        """One gradient step; None, and no step, where the gradient is not finite."""
-        valid: Tensor | slice = slice(None)  # all rows, but where they are whole columns
+        """Make one gradient step; returns None without a step if the gradient is not finite."""
+        valid: Tensor | slice = slice(None)  # all rows, unless they are whole columns
         if rows.inputs.sequences is not None:
             if not rows.valid.any():
                 return None

@@ -35,10 +35,10 @@ class UpdateReport:
     approx_kl: float
     clip_fraction: float
     explained_variance: float
-    ratio_error: float | None  # largest |ratio - 1| of rows of staleness 0 before the first step: ~0
+    ratio_error: float | None  # largest |ratio - 1| of rows of staleness 0 before the first step; about 0
     learning_rate: float
     gamma: float
-    episode_steps: float  # valid rows of the batch for each episode that ended; all, where none did
+    episode_steps: float  # valid rows of the batch per ended episode; all valid rows if none ended
     gradient_steps: int
     skipped_steps: int  # minibatches whose gradient was not finite; they change nothing
     outlier_observations: int  # rows held back from the statistics; 0 without a normaliser
@@ -85,8 +85,8 @@ class PpoUpdate:
     def update(self, batch: Batch, progress: float) -> UpdateReport:
         """Train on one batch; `progress` is the share of the step budget trained so far.
 
-        The observation normaliser is merged last: until then the network sees what the published
-        weights' own actors saw, so that fresh data has ratio 1.
+        The observation normaliser is merged last. Until then the network sees the same inputs as the actors
+        of the published weights, so that fresh data has ratio 1.
         """
         schedule = self._schedule(progress)
         batch, outlier_rewards = self._scale_rewards(batch)
@@ -148,7 +148,7 @@ class PpoUpdate:
         return replace(batch, rewards=np.clip(scaled, -CLIP, CLIP)), int(np.count_nonzero(outliers))
 
     def _schedule(self, progress: float) -> Schedule:
-        """The settings of this update; also sets the optimiser's, which a checkpoint may have overwritten."""
+        """This update's schedule; also sets the learning rate, which a checkpoint may have overwritten."""
         ppo, left = self.ppo, max(0.0, 1.0 - progress)
         schedule = Schedule(
             learning_rate=ppo.learning_rate * (left if ppo.anneal_learning_rate else 1.0),
@@ -161,7 +161,7 @@ class PpoUpdate:
 
 
 def _ratio_error(log_ratios: FloatArray) -> float | None:
-    """The difference between actor and learner about the same weights; None without fresh rows."""
+    """The largest |ratio - 1| of actor and learner with the same weights; None without fresh rows."""
     return float(np.abs(np.expm1(log_ratios)).max()) if len(log_ratios) else None
 
 

@@ -156,7 +156,7 @@ class Watch:
             with translated():
                 self.status = read_status(self.client, self.store.keys)
         except TransientError as error:
-            line = self.recurrence.met("read the status", error)
+            line = self.recurrence.count_error("read the status", error)
             if self.rate_limit.due():
                 self.screen.say(f"Redis does not answer: {line}")
             return

@@ -1,4 +1,4 @@
 """Gradient steps in numpy, without autograd, for two plain networks over vectors on the CPU.
 
-No autograd here: `learner/ppo/steps.py` has it, for every other network. The formulas are pure numpy.
+`learner/ppo/steps.py` makes the steps of all other networks, with autograd. The formulas here are pure numpy.
 """

@@ -1,7 +1,7 @@
 """Log-probabilities and entropies of actions under a policy's outputs, and their gradients. Pure numpy.
 
-It computes the same as `ActorCritic.log_probs_and_entropy`, with any action space as categories and real
-numbers. Arrays have the rows last, [..., B].
+The results are those of `ActorCritic.log_probs_and_entropy`. An action space consists of categories and real
+numbers. The rows are the last axis of all arrays, [..., B].
 """
 
 from itertools import groupby
@@ -32,7 +32,7 @@ class ActionHeads:
             real numbers: z = (a - mu) / sigma,   log p = -1/2 sum(z^2 + 2 log sigma + log 2 pi),
                           H = sum(log sigma + (1 + log 2 pi) / 2)
 
-        Leaves log p and z where the outputs were, and p in `heads.probabilities`.
+        Writes log p and z over the outputs, and p into `heads.probabilities`.
         """
         at.log_probs[:], at.entropy[:] = 0, 0
         for logits, parts, shape in self._groups:
@@ -80,7 +80,7 @@ class ActionHeads:
             dL/dmu = g z / sigma
             dL/d log sigma = sum g (z^2 - 1) - c_e
 
-        A forbidden logit is a constant: nothing goes back through it.
+        A forbidden logit is a constant, so its gradient is 0.
         """
         for logits, parts, shape in self._groups:
             log_p, p = at.outputs[logits].reshape(shape), at.heads.probabilities[logits].reshape(shape)

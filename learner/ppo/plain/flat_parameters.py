@@ -18,11 +18,11 @@ from learner.ppo.plain.networks import Floats, aligned
 
 _STATE = ("step", "exp_avg", "exp_avg_sq")  # names that torch's Adam gives to t, m and v
 
-_BLOCK = 16_384  # numbers that Adam takes at once: its dozen passes over them stay in the processor's cache
+_BLOCK = 16_384  # numbers that Adam takes at once, so that they stay in the processor's cache
 
 
 class FlatParameters:
-    """The parameters of `module` that `layout` names, one behind the other."""
+    """The parameters of `module` that `layout` names, one after another in one array."""
 
     def __init__(self, module: nn.Module, layout: Sequence[tuple[str, tuple[int, ...]]]) -> None:
         known = dict(module.named_parameters())
@@ -56,8 +56,8 @@ class FlatAdam:
         m = m + (1 - b1)(g - m),   v = b2 v + (1 - b2) g^2
         theta = theta - lr / (1 - b1^t)  m / (sqrt(v) / sqrt(1 - b2^t) + eps)
 
-    Before that the gradient is clipped to a norm. `optimizer` keeps the knobs and, as views, the moments: its
-    `state_dict` is that of torch's own Adam after the same steps.
+    Before that the gradient is clipped to a norm. `optimizer` keeps the settings and, as views, the moments.
+    Its `state_dict` is that of torch's own Adam after the same steps.
     """
 
     def __init__(self, flat: FlatParameters, optimizer: Adam) -> None:
@@ -78,7 +78,7 @@ class FlatAdam:
         optimizer.loaded = self._take_over
 
     def _take_over(self) -> None:
-        """Continue from the state that the optimiser holds; without one, begin."""
+        """Continue from the optimiser's state; begin with zeros if it has none."""
         self._moments[:], self._steps[:] = 0, 0
         state = self._optimizer.state
         for parameter, views in zip(self._flat.parameters, self._views, strict=True):
@@ -94,7 +94,7 @@ class FlatAdam:
             self._optimizer.state[parameter] = dict(zip(_STATE, views, strict=True))
 
     def step(self, gradient: Floats, max_norm: float) -> bool:
-        """One step along `gradient`, which is overwritten; False, and no step, where it is not finite."""
+        """Make one step along `gradient`, which is overwritten; False without a step if it is not finite."""
         norm = _norm(gradient)
         if not math.isfinite(norm):
             return False
@@ -133,6 +133,6 @@ class FlatAdam:
 
 
 def _norm(gradient: Floats) -> float:
-    """Its length; infinite where the squares exceed the dtype, as torch has it."""
+    """The length of a gradient; infinite if its squares exceed the dtype, as in torch."""
     with np.errstate(over="ignore", invalid="ignore"):
         return math.sqrt(float(np.dot(gradient, gradient)))

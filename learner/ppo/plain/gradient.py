@@ -1,9 +1,9 @@
-"""The gradient of PPO's loss for two plain networks over vectors, written out. Pure numpy.
+"""Computes the gradient of PPO's loss for two plain networks over vectors by explicit formulas. Pure numpy.
 
 The loss is that of `loss.py`. These networks are so small that autograd's own work takes most of a gradient
-step; here it is some 80 calls of numpy. Property tests hold every formula to autograd. Arrays have the rows
-last, [..., B]: adding a bias and summing over outputs are long loops then, and both networks are computed at
-once. The buffers of a minibatch size are kept from step to step.
+step. This module makes about 80 calls of numpy instead; property tests compare every formula with autograd.
+The rows are the last axis of all arrays, [..., B]. So adding a bias and summing over outputs are long loops,
+and both networks are computed together. The buffers of a minibatch size are kept from step to step.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from learner.ppo.corrections import LOG_RATIO_LIMIT
 from learner.ppo.plain.action_heads import ActionHeads
 from learner.ppo.plain.networks import Buffers, Floats, Layers, PlainNetworks, Seen, Targets, aligned
 
-_BUFFERED_SIZES = 2  # of minibatches: all are of one size but the last of a pass
+_BUFFERED_SIZES = 2  # of minibatches; all of a pass have one size except the last
 
 
 @dataclass(frozen=True)
 class Terms:
-    """The knobs of the loss in one update; `loss.ppo_loss` says what each does."""
+    """The settings of the loss in one update; `loss.ppo_loss` defines them."""
 
     clip_epsilon: float
     value_coef: float
@@ -49,7 +49,7 @@ class PlainGradient:
         return at.log_probs, at.state_values[0]
 
     def step(self, seen: Seen, targets: Targets, terms: Terms) -> Floats:
-        """Leave the gradient of the mean loss in `gradient`.
+        """Compute the gradient [P] of the mean loss into `gradient`.
 
         Returns:
             Policy loss, value loss, entropy, approximate KL divergence and clip fraction.
@@ -76,7 +76,7 @@ class PlainGradient:
         return found
 
     def _forward(self, at: Buffers, seen: Seen) -> None:
-        """h_0 = x, h_i = f(W_i h_{i-1} + b_i) for both networks; then the heads, W h + b."""
+        """Compute h_0 = x, h_i = f(W_i h_{i-1} + b_i) for both networks, then the heads, W h + b."""
         for i, (weight, bias, out) in enumerate(
             zip(self._at.weights, self._at.biases, at.hidden, strict=True)
         ):
@@ -134,7 +134,7 @@ class PlainGradient:
 def _surrogate(at: Buffers, targets: Targets, terms: Terms) -> tuple[float, float, float, Floats]:
     """Policy loss, approximate KL divergence, clip fraction, and g = dL/d log p [B].
 
-    g = -w rho A / B,   or 0 where the clip, the dual clip or LOG_RATIO_LIMIT holds the row
+    g = -w rho A / B,   or 0 if the clip, the dual clip or LOG_RATIO_LIMIT limits the row
     """
     count = len(at.log_probs)
     held, ratio, clipped, kept, surrogate, g = at.scratch
@@ -167,7 +167,7 @@ def _surrogate(at: Buffers, targets: Targets, terms: Terms) -> tuple[float, floa
 
 
 def _value_backward(at: Buffers, targets: Targets, terms: Terms) -> float:
-    """The value loss; leaves dL/dV = c_v (V - R) / B, 0 where the value clip holds the row."""
+    """The value loss; writes dL/dV = c_v (V - R) / B, or 0 if the value clip limits the row."""
     v, back = at.state_values[0], at.state_values_backward[0]
     np.subtract(v, targets.returns, out=back)
     if terms.value_clip is None:

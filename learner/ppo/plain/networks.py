@@ -1,7 +1,7 @@
 """The layout of two plain networks over vectors in one flat array of parameters. Pure numpy.
 
-They are the networks that `ActorCritic` has without a trunk, a memory or a network of the user's own. The
-same layer of both lies side by side, so that it is one array of twice the size.
+They are the networks of an `ActorCritic` without a trunk, a memory or a user's own network. The same layers
+of both networks are side by side, so that they form one array of twice the size.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.floating[Any]]  # float32 in training
-_ALIGNMENT = 64  # bytes; alike in every process, as the last bits of a product may depend on it
+_ALIGNMENT = 64  # bytes; the same in every process, because the last bits of a product may depend on it
 _NETS = ("policy", "value")
 
 
@@ -85,7 +85,7 @@ class Layers:
 
 
 class Seen(NamedTuple):
-    """The networks' inputs and the actions of B rows."""
+    """Inputs of the networks and actions, of B rows."""
 
     features: Floats  # [B, F]
     mask: npt.NDArray[np.bool_] | None  # [choices, B], allowed ones

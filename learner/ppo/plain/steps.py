@@ -1,6 +1,6 @@
 """Makes gradient steps without autograd for two plain networks over vectors on the CPU.
 
-Feeds `gradient.py` with the minibatches of `batch.minibatches`: the same rows in the same order.
+It passes the minibatches of `batch.minibatches`, the same rows in the same order, to `gradient.py`.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ WIDEST_BY_HAND = (
 def make_steps(
     model: ActorCritic, optimizer: Adam, spec: Spec, ppo: PpoConfig, device: torch.device
 ) -> Steps:
-    """Steps without autograd where this is possible and faster, else steps with autograd."""
+    """Steps without autograd if these are possible and faster, else steps with autograd."""
     networks = plain_networks(model, spec)
     if networks is None or device.type != "cpu" or max(networks.hidden) > WIDEST_BY_HAND:
         return AutogradSteps(model, optimizer, ppo)
@@ -87,7 +87,7 @@ class PlainSteps:
         return Tally(torch.from_numpy(sums), steps, skipped)
 
     def _columns(self, rows: Rows) -> tuple[Seen, Floats]:
-        """All rows as the gradient reads them, and their targets [5, B]."""
+        """All rows in the form that the gradient reads, and their targets [5, B]."""
         mask, actions = rows.inputs.mask, rows.actions
         seen = Seen(
             features=rows.inputs.vector.numpy(),
@@ -144,7 +144,7 @@ def _like(array: Array) -> Array:
 
 
 def _normalised(advantages: Floats) -> Floats:
-    """Those of several minibatches [M, B], as `loss.normalise` has it for each."""
+    """The advantages of M minibatches [M, B], each normalised as by `loss.normalise`."""
     exact = advantages.astype(np.float64)
     exact -= exact.mean(axis=1, keepdims=True)
     exact /= np.sqrt(np.square(exact).mean(axis=1, keepdims=True)) + 1e-8

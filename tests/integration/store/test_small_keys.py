@@ -12,7 +12,7 @@ from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.report_fields import to_fields
 from dppo_redis.protocol.reports import ActorReport, Control, Evaluation, EvaluatorReport
 from dppo_redis.service.logs import RateLimit
-from dppo_redis.service.shutdown import StopRequest, place_of_pids
+from dppo_redis.service.shutdown import StopRequest, pid_scope
 from dppo_redis.store.client import Client, RetryLoop
 from dppo_redis.store.keys import RUNS, RunKeys
 from dppo_redis.store.registry import ACTOR_TTL_MS, FIRST_OUTSIDE_SLOT, Registry
@@ -422,7 +422,7 @@ class TestSlots:
         assert time.monotonic() - started < 1
         holder = registry.holder(2)
         assert holder is not None
-        assert holder.place == place_of_pids()
+        assert holder.place == pid_scope()
 
     def test_that_of_one_that_has_stopped_beating_is_free_after_a_look(
         self, client: Client, keys: RunKeys, registry: Registry, stop: StopRequest

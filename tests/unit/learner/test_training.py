@@ -36,9 +36,11 @@ ROOT = Path(__file__).parents[3]
 NEVER_S = 86_400
 _NO_STALE = SimpleNamespace(mean=0.0, share=0.0)
 ALARMED_INTAKE: Any = SimpleNamespace(
-    alarm="the intake's", dropped_by_actor="", drops=SimpleNamespace(stale=_NO_STALE)
+    alarm="the intake's", dropped_by_actor="", drops=SimpleNamespace(recent_staleness=_NO_STALE)
 )
-QUIET_INTAKE: Any = SimpleNamespace(alarm="", dropped_by_actor="", drops=SimpleNamespace(stale=_NO_STALE))
+QUIET_INTAKE: Any = SimpleNamespace(
+    alarm="", dropped_by_actor="", drops=SimpleNamespace(recent_staleness=_NO_STALE)
+)
 
 
 Make = Callable[..., Training]
@@ -397,7 +399,7 @@ class TestClock:
         clock.pause()
         move(50)
         assert (clock.read_s(), clock.is_paused) == (103.0, True)
-        clock.go_on()
+        clock.resume()
         move(2)
         clock.begin()
         assert (clock.read_s(), clock.is_paused) == (105.0, False)
@@ -405,7 +407,7 @@ class TestClock:
     def test_a_pause_before_the_first_rollout_begins_nothing(self, move: Callable[[float], None]) -> None:
         clock = TrainingClock()
         clock.pause()
-        clock.go_on()
+        clock.resume()
         move(9)
         assert (clock.read_s(), clock.has_begun) == (0.0, False)
 

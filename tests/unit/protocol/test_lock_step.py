@@ -43,12 +43,12 @@ class TestPlan:
 
     def test_environments_start_anew_at_a_segment_and_whenever_they_are_out_of_turn(self) -> None:
         plan = LockStep(actors=2, rollouts=1, segment_updates=10)
-        assert plan.starts_anew(13, None)  # a new process
-        assert not plan.starts_anew(13, 12)
-        assert plan.starts_anew(20, 19)  # the next segment
-        assert plan.starts_anew(14, 12)  # the learner went on without it
-        assert plan.starts_anew(11, 12)  # the learner went back
-        assert plan.starts_anew(12, 12)  # to other weights of the same update
+        assert plan.must_rebuild(13, None)  # a new process
+        assert not plan.must_rebuild(13, 12)
+        assert plan.must_rebuild(20, 19)  # the next segment
+        assert plan.must_rebuild(14, 12)  # the learner went on without it
+        assert plan.must_rebuild(11, 12)  # the learner went back
+        assert plan.must_rebuild(12, 12)  # to other weights of the same update
 
     def test_it_travels_in_the_run_s_description(self) -> None:
         plan = LockStep(actors=2, rollouts=3, segment_updates=10)
@@ -125,7 +125,7 @@ def turn() -> LockStepSampling:
 def give(turn: LockStepSampling, of: Weights, rollouts: int = 2) -> None:
     """Answer these weights with so many rollouts."""
     assert turn.take_up(of) == []
-    if turn.starts_anew():
+    if turn.must_rebuild():
         turn.build(failures=0)
     for number in range(rollouts):
         turn.sent(make_header(SPEC, update=of.update, version=of.version, seq=number + 1), b"rollout")
@@ -166,7 +166,7 @@ class TestTurn:
         give(turn, weights(3, 4))
         assert turn.take_up(weights(3, 5, seed=1)) == []
         assert turn.is_due()
-        assert turn.starts_anew()
+        assert turn.must_rebuild()
 
     def test_the_update_names_the_seeds_and_breakages_in_a_row_change_them(
         self, turn: LockStepSampling
@@ -180,13 +180,13 @@ class TestTurn:
     ) -> None:
         give(turn, weights(0, 1), rollouts=1)
         turn.take_up(weights(1, 2))
-        assert turn.starts_anew()
+        assert turn.must_rebuild()
 
     def test_a_new_start_is_made_once(self, turn: LockStepSampling) -> None:
         """Also where the first rollout of it was not usable and nothing was sent."""
         turn.take_up(weights(0, 1))
         turn.build(failures=0)
-        assert not turn.starts_anew()
+        assert not turn.must_rebuild()
         give(turn, weights(0, 1))
         turn.take_up(weights(1, 2))
-        assert not turn.starts_anew()
+        assert not turn.must_rebuild()

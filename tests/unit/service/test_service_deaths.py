@@ -13,7 +13,7 @@ from dppo_redis.service.service_deaths import (
     Deaths,
     TooManyDeathsError,
     file_of,
-    is_kept,
+    is_supervised,
     read_deaths,
     write_file,
 )
@@ -77,9 +77,9 @@ def test_a_service_reads_its_own_file_and_one_by_hand_has_none(tmp_path: Path) -
     deaths = Deaths(2, 3, 4, "SIGSEGV")
     write_file(file_of(tmp_path, "actor_003"), deaths)
     environment = {DIRECTORY_VARIABLE: str(tmp_path), SERVICE_VARIABLE: "actor_003"}
-    assert (read_deaths(environment), is_kept(environment)) == (deaths, True)
+    assert (read_deaths(environment), is_supervised(environment)) == (deaths, True)
     assert read_deaths({**environment, SERVICE_VARIABLE: "actor_004"}) == Deaths()
-    assert (read_deaths({}), is_kept({})) == (Deaths(), False)
+    assert (read_deaths({}), is_supervised({})) == (Deaths(), False)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"other": 1}', bytes(range(230, 250))])

@@ -54,7 +54,7 @@ class TestRecurrence:
         recurrence = Recurrence(told.append)
         for second in range(11):
             clock[0] = 100.0 + second
-            line = recurrence.met(
+            line = recurrence.count_error(
                 "look", RuntimeError(f"Error {100 + second % 2}: max number of clients reached")
             )
             assert (second < 10) == (told == [])
@@ -64,18 +64,18 @@ class TestRecurrence:
 
     def test_another_error_begins_anew(self, clock: list[float]) -> None:
         recurrence = Recurrence()
-        recurrence.met("look", RuntimeError("one"))
+        recurrence.count_error("look", RuntimeError("one"))
         clock[0] += 9
-        recurrence.met("look", RuntimeError("another"))
+        recurrence.count_error("look", RuntimeError("another"))
         clock[0] += 9
-        recurrence.met("look", RuntimeError("another"))
+        recurrence.count_error("look", RuntimeError("another"))
         assert recurrence.text == ""
 
     def test_an_error_that_is_over_is_no_longer_reported(self, clock: list[float]) -> None:
         recurrence = Recurrence()
-        recurrence.met("look", RuntimeError("one"))
+        recurrence.count_error("look", RuntimeError("one"))
         clock[0] += 11
-        recurrence.met("look", RuntimeError("one"))
+        recurrence.count_error("look", RuntimeError("one"))
         assert recurrence.text != ""
         recurrence.over()
         assert recurrence.text == ""

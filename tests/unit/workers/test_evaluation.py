@@ -117,11 +117,11 @@ def test_what_is_cut_counts_the_episodes_that_have_ended_and_says_so() -> None:
     player = EpisodePlayer(make_description(MIXED, evaluation_episodes=9))
     seen: list[int] = []
 
-    def goes_on(ended: int) -> bool:
+    def may_continue(ended: int) -> bool:
         seen.append(ended)
         return len(seen) < 5
 
-    cut = player.evaluate(make_policy(MIXED), StopRequest(), goes_on=goes_on)
+    cut = player.evaluate(make_policy(MIXED), StopRequest(), may_continue=may_continue)
     assert (cut.return_mean, cut.length_mean, cut.planned, cut.complete) == (10, 2, 9, False)
     assert cut.episodes == seen[-1] < 9
     again = player.evaluate(make_policy(MIXED), StopRequest())
@@ -148,13 +148,13 @@ def test_a_stop_ends_an_evaluation_within_a_step() -> None:
     player, stop = EpisodePlayer(make_description(spec, evaluation_environments=1)), StopRequest()
     ended = []
 
-    def goes_on(_ended: int) -> bool:
+    def may_continue(_ended: int) -> bool:
         ended.append(time.monotonic())
         stop.request()
         return True
 
     with pytest.raises(StoppedError):
-        player.evaluate(make_policy(spec), stop, goes_on=goes_on)
+        player.evaluate(make_policy(spec), stop, may_continue=may_continue)
     assert time.monotonic() - ended[-1] < 0.5
     player.close()
 

@@ -160,7 +160,7 @@ class TestFleet:
         keeper = Keeper(leadership, Registry(client, keys), lambda: report, self.PACING, warnings)
         keeper.tick()
         assert list(warnings.texts) == []
-        monkeypatch.setattr("learner.leadership.keeper._OLD_S", 0.0)
+        monkeypatch.setattr("learner.leadership.keeper._STALENESS_WARNING_AFTER_S", 0.0)
         keeper.tick()
         assert warnings.texts[0].startswith("the mean staleness is 3.5 updates, and would be at most ")
         report = replace(report, staleness_recent=0.9)

@@ -76,6 +76,6 @@ def test_an_actor_that_loses_more_than_half_is_named(times: Time) -> None:
 def test_that_everything_was_dropped_comes_first(times: Time) -> None:
     watched = Drops()
     for _ in range(60):
-        watched.stale.add("0", None)
+        watched.recent_staleness.add("0", None)
         times.now += 1
     assert watched.alarm.startswith("100 %")
