@@ -17,6 +17,7 @@ BENCHMARKS = {
     "slow_environment": ("ops.bench.slow_environment", "how a fleet shares its time when a step takes 5 ms"),
     "speed": ("ops.bench.speed", "environment steps per second, beside stable-baselines3"),
     "gradient": ("ops.bench.gradient", "a gradient step by hand beside autograd's; an update's parts"),
+    "actor": ("ops.bench.actor", "a vector step of an actor beside a bare loop over its environments"),
     "start": ("ops.bench.start", "time to the first update, and from the end to the prompt"),
     "transport": ("ops.bench.transport", "what the guarantees cost: rollouts/s beside a bare loop"),
     "hostile": ("ops.bench.hostile", "what broken payloads cost the learner"),
