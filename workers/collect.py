@@ -23,6 +23,7 @@ from dppo_redis.spaces.metric_names import MAX_NAME, MAX_NAMES
 from dppo_redis.spaces.normaliser import discounted_returns
 from dppo_redis.spaces.observations import Array, BoolArray, FloatArray
 from workers.envs import Environments
+from workers.rollout.records import StepRecords
 from workers.seeding import ActorSeeds
 from workers.vectorization import kind_of
 
@@ -47,6 +48,7 @@ class Collector:
         self.spec = spec
         self._generator = np.random.default_rng(seeds.sampling)
         self._buffers = allocate(spec, environments.count)
+        self._records = StepRecords(environments, self._buffers)
         shape = (spec.rollout_steps, environments.count, spec.action.outputs)  # T, N, logits and means
         self._outputs = np.empty(shape, np.float32)
         self._state = PolicyState(spec, environments.reset())
@@ -71,28 +73,24 @@ class Collector:
         noise = policy.noise(self._generator, length, self.environments.count)
         state.forget_nonfinite()
         before = state.frames_before, state.memory
-        finals: list[Array] = []
-        metrics: list[EpisodeMetrics] = []
+        observations, actions, records = buffers.observations, buffers.actions, self._records
+        records.begin()
         self.steps_done = 0
         for t in range(length):
             if self.steps_done >= self.wanted_steps:
                 break  # `wanted_steps` was set during this rollout
             if stop is not None and stop.requested:
                 raise StoppedError("stopped in the middle of a rollout")
-            buffers.observations[t] = state.newest
-            self._outputs[t] = outputs = state.outputs(policy)
-            buffers.actions[t] = actions = policy.sample(outputs, noise[t])
-            step = self.environments.step(policy.action.to_environment(actions))
-            state.observe(step.observations, step.begins if state.remembers else None)
-            buffers.rewards[t] = step.rewards
-            buffers.terminated[t] = step.terminated
-            buffers.truncated[t] = step.truncated
-            buffers.valid[t] = step.valid
-            if step.final_observations is not None:
-                finals.append(step.final_observations)
-                metrics.extend(step.metrics)
+            observations[t] = state.newest
+            outputs = state.outputs(policy, self._outputs[t])
+            rows = policy.sample(outputs, noise[t], actions[t])
+            newest = records.step(t, policy.action.to_environment(rows))
+            if state.remembers:
+                state.observe(newest, records.begins(t))
+            else:
+                state.newest = newest
             self.steps_done = t + 1
-        return self._finish(policy, finals, metrics, *before)
+        return self._finish(policy, *before)
 
     @property
     def refused_metrics(self) -> int:
@@ -103,14 +101,8 @@ class Collector:
         """Free the environments."""
         self.environments.close()
 
-    def _finish(
-        self,
-        policy: ActingPolicy,
-        finals: list[Array],
-        metrics: list[EpisodeMetrics],
-        frames_before: Array,
-        memory: FloatArray,
-    ) -> Rollout:
+    def _finish(self, policy: ActingPolicy, frames_before: Array, memory: FloatArray) -> Rollout:
+        final_observations, metrics = self._records.finish(self.steps_done, self._state.newest)
         buffers = _first_steps(self._buffers, self.steps_done)
         episode_returns, episode_lengths = self._episodes(buffers)
         discounted = self._discounted
@@ -124,7 +116,7 @@ class Collector:
         return replace(
             buffers,
             log_probs=policy.log_probs(self._outputs[: self.steps_done], buffers.actions),
-            final_observations=np.concatenate(finals) if finals else buffers.final_observations,
+            final_observations=final_observations,
             last_observations=self._state.newest,
             frames_before=frames_before,
             memory=memory,
@@ -139,8 +131,8 @@ class Collector:
         returns = self._returns + np.cumsum(buffers.rewards, axis=0, dtype=np.float64)
         lengths = self._lengths + np.cumsum(buffers.valid, axis=0)
         ended = buffers.terminated | buffers.truncated
-        steps, places = np.nonzero(ended)
-        by_place = np.lexsort((steps, places))
+        places = np.nonzero(ended)[1]
+        by_place = np.argsort(places.astype(np.uint16), kind="stable")  # small numbers: in linear time
         same = np.diff(places[by_place], prepend=-1) == 0  # not the first end of its environment
         episode_returns = _since_previous(returns[ended], by_place, same)
         episode_lengths = _since_previous(lengths[ended], by_place, same)

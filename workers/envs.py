@@ -7,7 +7,7 @@ as not valid. SAME_STEP and DISABLED have no dummy steps.
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
@@ -29,7 +29,14 @@ from workers.watchdog import CallClock
 _CLOSING_S = 1.0  # time for worker processes to close their environments
 _LEAVING = (SystemExit, KeyboardInterrupt)  # failures, too, if the user's code raises them
 _NO_METRICS: tuple[EpisodeMetrics, ...] = ()
+_NEXT_STEP = AutoresetMode.NEXT_STEP
+_FLOAT32, _BOOL = np.dtype(np.float32), np.dtype(np.bool_)
 _log = logging.getLogger("dppo")
+
+# A vector step as the environments answered it: observations [N, *row], the input of the next actions;
+# rewards, terminated, truncated, each [N]; infos; and the final observations [E, *row], None if none ended,
+# and in NEXT_STEP mode, where they are the observations. A NamedTuple would cost as much as a sum of arrays.
+RawStep = tuple[Array, Array, BoolArray, BoolArray, Mapping[str, Any], Array | None]
 
 
 class VectorStep(NamedTuple):
@@ -65,8 +72,12 @@ class Environments:
         self._calls = calls or CallClock()
         self._calls.processes.update(getattr(vector, "processes", ()))
         self.count = vector.num_envs
+        self._shape = (vector.num_envs,)
         self.mode = mode
         self.observation = describe_observations(vector.single_observation_space)
+        is_plain = self.observation.is_floats and not self.observation.fields[0].path
+        # Observations of this shape are rows as they are.
+        self._plain_shape = (self.count, *self.observation.row_shape) if is_plain else None
         self._seeds = seeds
         self._ended: BoolArray = np.zeros(self.count, dtype=np.bool_)
         self._resetting = False  # the next step is a dummy step of the ended environments
@@ -131,9 +142,49 @@ class Environments:
         Raises:
             EnvironmentBrokenError: the environment raised, or one of its processes died.
         """
+        observations, rewards, terminated, truncated, infos, final = self.step_raw(actions)
+        rewards, valid = rewards.astype(np.float32, copy=False), self._all
+        if self._resetting:
+            valid = ~self._ended
+            terminated, truncated = terminated & valid, truncated & valid
+            rewards = np.where(valid, rewards, np.float32(0))
+        self._ended = ended = terminated | truncated
+        self._resetting, metrics = False, _NO_METRICS
+        if np.count_nonzero(ended):  # a third of the time of any()
+            if self.mode is _NEXT_STEP:
+                self._resetting, final = True, observations[ended]
+            metrics = self.metrics(infos, ended)
+        return VectorStep(observations, rewards, terminated, truncated, valid, final, metrics)
+
+    def step_raw(self, actions: Any) -> RawStep:
+        """The same without marking the dummy steps of resets: `workers/rollout/records.py` marks them.
+
+        Call either this or `step` between two resets. It is one function because a call costs as much as an
+        operation on a small array.
+
+        Raises:
+            EnvironmentBrokenError: the environment raised, or one of its processes died.
+        """
         self._calls.start()
         try:
-            return self._step(actions)
+            began = time.perf_counter()
+            rows, rewards, terminated, truncated, infos = self.vector.step(actions)
+            self._stepping_s += time.perf_counter() - began
+            self._steps += 1
+            if not (type(rows) is np.ndarray and rows.shape == self._plain_shape and rows.dtype is _FLOAT32):
+                rows = self._rows(rows)
+            if not (
+                type(rewards) is type(terminated) is type(truncated) is np.ndarray
+                and rewards.shape == terminated.shape == truncated.shape == self._shape
+                and terminated.dtype is truncated.dtype is _BOOL
+                and rewards.dtype.char in "fd"
+            ):
+                rewards = np.asarray(rewards, np.float32).reshape(self.count)
+                terminated = np.asarray(terminated, np.bool_).reshape(self.count)
+                truncated = np.asarray(truncated, np.bool_).reshape(self.count)
+            final = None
+            if self.mode is not _NEXT_STEP and (np.count_nonzero(terminated) or np.count_nonzero(truncated)):
+                final, rows = self._final(rows, terminated | truncated, infos)
         except (EOFError, ConnectionError) as error:
             raise EnvironmentBrokenError("a worker process of the environments died") from error
         except (Exception, *_LEAVING) as error:  # the user's code may raise anything
@@ -142,30 +193,13 @@ class Environments:
             ) from error
         finally:
             self._calls.stop()
+        return rows, rewards, terminated, truncated, infos, final
 
-    def _step(self, actions: Any) -> VectorStep:
-        began = time.perf_counter()
-        raw, rewards, terminated, truncated, infos = self.vector.step(actions)
-        self._stepping_s += time.perf_counter() - began
-        self._steps += 1
-        observations, valid = self._rows(raw), self._all
-        rewards = np.asarray(rewards, np.float32).reshape(self.count)
-        terminated = np.asarray(terminated, np.bool_).reshape(self.count)
-        truncated = np.asarray(truncated, np.bool_).reshape(self.count)
-        if self._resetting:
-            valid = ~self._ended
-            terminated, truncated = terminated & valid, truncated & valid
-            rewards = np.where(valid, rewards, np.float32(0))
-        self._ended = ended = terminated | truncated
-        self._resetting, final, metrics = False, None, _NO_METRICS
-        if np.count_nonzero(ended):  # a third of the time of any()
-            self._resetting = self.mode is AutoresetMode.NEXT_STEP
-            final, observations = self._final(observations, ended, infos)
-            is_reset = self.mode is AutoresetMode.SAME_STEP
-            metrics = read_vector(infos, np.flatnonzero(ended).tolist(), is_reset)
-        return VectorStep(observations, rewards, terminated, truncated, valid, final, metrics)
+    def metrics(self, infos: Mapping[str, Any], ended: BoolArray) -> tuple[EpisodeMetrics, ...]:
+        """[E], what the environments that ended report about their episodes."""
+        return read_vector(infos, np.flatnonzero(ended).tolist(), self.mode is AutoresetMode.SAME_STEP)
 
-    def _final(self, observations: Array, ended: BoolArray, infos: dict[str, Any]) -> tuple[Array, Array]:
+    def _final(self, observations: Array, ended: BoolArray, infos: Mapping[str, Any]) -> tuple[Array, Array]:
         """Final observations [E, *row] of ended environments, and inputs of the next actions [N, *row]."""
         if self.mode is AutoresetMode.SAME_STEP:
             final = np.stack([self.observation.pack(x) for x in infos["final_obs"][ended]])
@@ -177,7 +211,7 @@ class Environments:
         return final, observations
 
     def _rows(self, observations: Any) -> Array:
-        return self.observation.pack(observations, (self.count,))
+        return self.observation.pack(observations, self._shape)
 
     def close(self) -> None:
         """Free the environments and their processes; errors are logged, not raised."""

@@ -30,10 +30,13 @@ class PolicyState:
         """[N, k - 1, *row], the frames before the newest one."""
         return self._frames[:, :-1]
 
-    def outputs(self, policy: ActingPolicy) -> FloatArray:
-        """The policy's logits and means [N, outputs] for this state; keeps the new memory."""
+    def outputs(self, policy: ActingPolicy, out: FloatArray | None = None) -> FloatArray:
+        """The policy's logits and means [N, outputs] for this state; keeps the new memory.
+
+        They are written into `out` if it is given.
+        """
         rows = self._frames if self._stacking else self.newest
-        outputs, self.memory = policy.step(rows, self.memory)
+        outputs, self.memory = policy.step(rows, self.memory, out)
         return outputs
 
     def observe(self, observations: Array, begins: BoolArray | None = None) -> None:

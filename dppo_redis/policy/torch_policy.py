@@ -38,7 +38,9 @@ class TorchNetwork:
             raise WireError("shape", f"weights that do not fit the spec: {one_line(error)}") from error
 
     @torch.inference_mode()
-    def step(self, rows: Array, memory: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def step(
+        self, rows: Array, memory: FloatArray, out: FloatArray | None = None
+    ) -> tuple[FloatArray, FloatArray]:
         """Logits and means [N, outputs] for rows [N, (k,) ...], and the memory [N, S] afterwards."""
         spec = self._spec
         inputs = to_inputs(spec.observation, rows, spec.frame_stack, self._normaliser, _CPU)
@@ -46,7 +48,10 @@ class TorchNetwork:
             starts = torch.zeros((1, len(memory)), dtype=torch.bool)
             inputs = inputs.with_sequences(Sequences(starts, torch.from_numpy(memory)))
         outputs, state = self._model.step(inputs)
-        return outputs.numpy(), state.numpy()
+        if out is None:
+            return outputs.numpy(), state.numpy()
+        out[:] = outputs.numpy()
+        return out, state.numpy()
 
 
 def _new_model(spec: Spec) -> ActorCritic:

@@ -67,10 +67,10 @@ class Seeing(ActingPolicy):
     shown: list[Array]
     memories: list[Array]
 
-    def step(self, rows: Array, memory: Any) -> Any:
+    def step(self, rows: Array, memory: Any, out: Any = None) -> Any:
         self.shown.append(rows.copy())
         self.memories.append(memory.copy())
-        return super().step(rows, memory)
+        return super().step(rows, memory, out)
 
 
 def seeing(policy: ActingPolicy) -> Seeing:

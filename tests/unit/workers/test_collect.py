@@ -78,14 +78,14 @@ def test_a_running_rollout_ends_at_the_requested_step() -> None:
     spec = make_spec(rollout_steps=12)
     environments = make_environments(TERMINATING, LENGTHS)
     collector = make_collector(environments, spec)
-    step = environments.step
+    step = environments.step_raw
 
     def stepped(actions: Any) -> Any:
         if collector.steps_done == 5:
             collector.wanted_steps = 3
         return step(actions)
 
-    environments.step = stepped  # type: ignore[method-assign]
+    environments.step_raw = stepped  # type: ignore[method-assign]
     policy = make_policy(spec)
     assert [len(collector.collect(policy).rewards) for _ in range(2)] == [6, 3]
 
