@@ -189,7 +189,7 @@ class Actor:
             collector.close()
 
     def _read_snapshot(self) -> RunSnapshot:
-        return self.retry.call("reach Redis", self.access.producer.look)
+        return self.retry.call("reach Redis", self.access.producer.read_pacing)
 
     def _wait_for_turn(self, snapshot: RunSnapshot, policy: ActingPolicy | None) -> RunSnapshot:
         """Read snapshots, with growing random pauses, until a rollout may start."""

@@ -51,7 +51,6 @@ _TRANSIENT_ERRORS = (
 _FATAL_TLS = re.compile("CERTIFICATE|UNKNOWN_CA|VERSION|HANDSHAKE_FAILURE|KEY|PEM")
 _FATAL_REPLIES = ("NOAUTH", "WRONGPASS", "NOPERM", "DENIED")
 _OF_A_CLUSTER = (redis.exceptions.MovedError, redis.exceptions.ClusterCrossSlotError)
-_REPLIES_OF_A_CLUSTER = ("CROSSSLOT", "MOVED")
 
 Client = redis.Redis
 T = TypeVar("T")
@@ -96,10 +95,9 @@ def _timeout_s(address: Address, name: str) -> float:
 
 def eviction_warning(client: Client) -> str:
     """A warning if the server may evict keys; empty if it does not, or does not answer the question."""
-    try:
-        policy = str(client.info("memory").get("maxmemory_policy", "noeviction"))
-    except redis.exceptions.NoPermissionError:
-        return ""
+    policy = "noeviction"
+    with suppress(redis.exceptions.NoPermissionError):
+        policy = str(client.info("memory").get("maxmemory_policy", policy))
     if policy == "noeviction":
         return ""
     return (
@@ -109,12 +107,14 @@ def eviction_warning(client: Client) -> str:
 
 
 def pack(*commands: Sequence[Any]) -> bytes:
-    """Encode commands into one piece of bytes.
-
-    redis-py's pipeline writes a large command and small ones separately. One write wakes the server once,
-    which halves the cost of a push on both sides.
-    """
+    """Encode commands into one piece: one write wakes the server once; redis-py's pipeline makes several."""
     return b"".join(hiredis.pack_command(tuple(command)) for command in commands)
+
+
+def pack_around(command: Sequence[Any], large: bytes, then: bytes) -> list[bytes]:
+    """A command with the last argument `large`, which is not copied, and packed commands, in pieces."""
+    before = hiredis.pack_command((*command, b""))[: -len(b"$0\r\n\r\n")]
+    return [before + b"$%d\r\n" % len(large), large, b"\r\n" + then]
 
 
 def replies(client: Client, packed: bytes, count: int) -> Iterator[Any]:
@@ -148,8 +148,8 @@ class Channel:
         self._connection: Any = None
         self._used_at = 0.0  # monotonic
 
-    def ask(self, packed: bytes, count: int) -> list[Any]:
-        """The plain replies to `count` packed commands; an error reply is an item of the list.
+    def ask(self, packed: Sequence[bytes], count: int) -> list[Any]:
+        """The plain replies to `count` packed commands in pieces; an error reply is an item of the list.
 
         Raises:
             redis.ConnectionError, redis.TimeoutError: the server may have executed some commands.
@@ -159,7 +159,7 @@ class Channel:
         if self._connection is None:
             self._connection = self._pool.get_connection()
         try:
-            self._connection.send_packed_command([packed])
+            self._connection.send_packed_command(packed)
             answers = [_read_reply(self._connection) for _ in range(count)]
         except BaseException:
             self._connection.disconnect()
@@ -170,8 +170,7 @@ class Channel:
 
     def hang_up(self) -> None:
         """End the owner's wait from another thread; the owner gets a ConnectionError."""
-        connection = self._connection
-        sock = None if connection is None else connection._sock
+        sock = getattr(self._connection, "_sock", None)
         if sock is not None:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -208,7 +207,7 @@ def classify(error: redis.RedisError) -> DppoError:
         return ConfigurationError(f"Redis refuses: {error}")
     if isinstance(error, MisconfiguredError):
         return ConfigurationError(str(error))
-    if isinstance(error, _OF_A_CLUSTER) or reply in _REPLIES_OF_A_CLUSTER:
+    if isinstance(error, _OF_A_CLUSTER) or reply in ("CROSSSLOT", "MOVED"):
         return ConfigurationError(f"this Redis is a cluster: {NO_CLUSTER} ({error})")
     cause = error.__cause__ or error.__context__
     if isinstance(cause, ssl.SSLCertVerificationError):
@@ -243,10 +242,9 @@ class OversizeDetector:
         """
         if size < _LEAST_BULK_LIMIT or not isinstance(error, redis.ConnectionError):
             return
-        try:
+        answers: Any = False
+        with suppress(redis.RedisError):
             answers = self._client.ping()
-        except redis.RedisError:
-            answers = False
         self._hung_up = self._hung_up + 1 if answers else 0
         if self._hung_up >= _MOST_HANG_UPS:
             raise ConfigurationError(

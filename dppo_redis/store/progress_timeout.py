@@ -11,12 +11,14 @@ import ssl
 import struct
 import termios
 import time
+from collections.abc import Iterable
 from typing import Any, cast
 
 import redis
 from redis.connection import AbstractConnection
 
 _TLS_RECORD = 16 * 2**10  # bytes; openssl sends a whole record or nothing
+_MOST_PIECES = 256  # of one system call; Linux takes 1024
 _LARGE = 64 * 2**10  # bytes; smaller messages say nothing about a link
 _USUAL_RATE = 256 * 2**10  # bytes/s; a new connection assumes that its link is this fast
 _LOWEST_RATE = 4 * 2**10
@@ -31,6 +33,15 @@ def unsent_bytes(sock: Any) -> int:
         return 0
 
 
+def _without(pieces: list[memoryview], sent: int) -> list[memoryview]:
+    """What is left of the pieces after the first `sent` bytes."""
+    for index, piece in enumerate(pieces):
+        if sent < len(piece):
+            return [piece[sent:], *pieces[index + 1 :]]
+        sent -= len(piece)
+    return []
+
+
 class SteadyConnection(AbstractConnection):
     """Gives up once nothing has moved for `socket_timeout` seconds."""
 
@@ -43,14 +54,14 @@ class SteadyConnection(AbstractConnection):
         self._moved = 0.0  # when progress was last seen; monotonic
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        """Send the whole command; there is no limit in time while bytes leave."""
+        """Send the whole command, bytes or a list of them; there is no limit in time while bytes leave."""
         super().send_packed_command([], check_health)  # type: ignore[no-untyped-call] # connects first
         self._moved = time.monotonic()
         if not self._unanswered:
             self._began = self._moved
+        pieces = [command] if isinstance(command, str | bytes) else command
         try:
-            for piece in [command] if isinstance(command, str | bytes) else command:
-                self._send(piece.encode() if isinstance(piece, str) else piece)
+            self._send(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
         except TimeoutError:
             self._cut_short()
             raise redis.TimeoutError("Timeout writing to socket") from None
@@ -58,20 +69,23 @@ class SteadyConnection(AbstractConnection):
             self.disconnect()
             raise redis.ConnectionError(f"Error while writing to socket: {error}.") from error
 
-    def _send(self, piece: Any) -> None:
-        left, sock = memoryview(piece), cast(Any, self._sock)
-        most = _TLS_RECORD if isinstance(sock, ssl.SSLSocket) else max(1, len(left))
+    def _send(self, pieces: Iterable[bytes]) -> None:
+        """Send the pieces without joining them: none is copied, except by TLS and the kernel."""
+        left, sock = [memoryview(piece) for piece in pieces if piece], cast(Any, self._sock)
+        is_tls = isinstance(sock, ssl.SSLSocket)
         while left:
             try:
-                sent = sock.send(left[:most])
+                sent = sock.send(left[0][:_TLS_RECORD]) if is_tls else sock.sendmsg(left[:_MOST_PIECES])
             except TimeoutError:
                 if not self._may_go_on():
                     raise
                 continue
-            left = left[sent:]
             self._unanswered += sent
-            if left or self._unanswered >= _LARGE:
+            left = _without(left, sent)
+            if left:
                 self._moved, self._unsent = time.monotonic(), unsent_bytes(sock)
+            else:
+                self._unsent += sent  # at most: if fewer are left at the next check, some have moved
 
     def read_response(self, *args: Any, disconnect_on_error: bool = True, **options: Any) -> Any:
         """A reply; waits while bytes move in either direction."""
@@ -95,7 +109,7 @@ class SteadyConnection(AbstractConnection):
 
     def disconnect(self, *args: Any, **options: Any) -> None:
         """Close the socket."""
-        self._unanswered = 0
+        self._unanswered = self._unsent = 0
         super().disconnect(*args, **options)  # type: ignore[no-untyped-call]
 
     def _may_go_on(self) -> bool:
@@ -112,7 +126,7 @@ class SteadyConnection(AbstractConnection):
         if self._unanswered >= _LARGE:
             measured = self._unanswered / max(1e-3, time.monotonic() - self._began)
             self._rate = round(min(_USUAL_RATE, max(_LOWEST_RATE, measured / 2)))
-        self._unanswered = 0
+        self._unanswered = self._unsent = 0
 
     def _cut_short(self) -> None:
         if self._unanswered >= _LARGE:

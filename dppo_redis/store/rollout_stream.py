@@ -8,7 +8,6 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from itertools import chain
 from typing import Any, cast
 
 import redis
@@ -27,6 +26,7 @@ from dppo_redis.store.client import (
     backoff,
     classify,
     pack,
+    pack_around,
     replies,
 )
 from dppo_redis.store.error_causes import Recurrence
@@ -38,7 +38,7 @@ from dppo_redis.store.scripts import source
 from dppo_redis.store.weight_store import parse_weights_id
 
 _HEADER_FIELDS = tuple((f.name, f.name.encode(), f.type is str) for f in fields(RolloutHeader))
-_ANSWERS = 3  # of the commands of `look`
+_ANSWERS = 3  # of the commands of `read_pacing`
 _STARTING_PAUSE_S = 0.05
 _HEX = re.compile(rb"[0-9a-f]{16}")
 _LARGEST_NUMBER = 2**63 - 1
@@ -108,9 +108,9 @@ class RolloutProducer:
         self.ambiguous = 0  # sends whose reply was lost; the learner recognises the duplicates
         self.refused_full = 0  # sends that the server refused for want of memory
 
-    def look(self) -> RunSnapshot:
+    def read_pacing(self) -> RunSnapshot:
         """Backlog, weights and control in one round trip. Redis errors pass through."""
-        answers = self._channel.ask(self._questions, _ANSWERS)
+        answers = self._channel.ask([self._questions], _ANSWERS)
         for answer in answers:
             if isinstance(answer, redis.RedisError):
                 raise answer
@@ -129,12 +129,14 @@ class RolloutProducer:
             StoppedError: a stop was requested before it was known whether Redis accepted the rollout.
             ConfigurationError: Redis refuses for good.
         """
-        entry: dict[Any, Any] = {name: str(getattr(header, name)) for name, *_ in _HEADER_FIELDS} | {
-            "payload": payload
-        }
+        # NOMKSTREAM: no learner would read rollouts in a stream without the group.
+        command: list[Any] = ["XADD", self._keys.rollouts, "NOMKSTREAM", "*"]
+        for name, value in vars(header).items():
+            command += (name, str(value))
+        packed = pack_around((*command, "payload"), payload, self._questions)
         self._event_log.write("produced", **vars(header))
         for pause_s in backoff():
-            answers = self._try_push(entry)
+            answers = self._try_push(header, packed)
             if answers is not None:
                 looked = not any(isinstance(answer, redis.RedisError) for answer in answers)
                 return self._snapshot(answers) if looked else None
@@ -145,19 +147,15 @@ class RolloutProducer:
             self._stop.sleep(min(pause_s, _STARTING_PAUSE_S) if self._learner_is_starting else pause_s)
         raise AssertionError("backoff is endless")
 
-    def _try_push(self, entry: dict[Any, Any]) -> list[Any] | None:
+    def _try_push(self, header: RolloutHeader, packed: list[bytes]) -> list[Any] | None:
         """The answers for a snapshot if Redis accepted the entry; None if it did not."""
-        # NOMKSTREAM: no learner would read rollouts in a stream without the group.
-        push = pack(("XADD", self._keys.rollouts, "NOMKSTREAM", "*", *chain.from_iterable(entry.items())))
         try:
-            added, *rest = self._channel.ask(push + self._questions, 1 + _ANSWERS)
+            added, *rest = self._channel.ask(packed, 1 + _ANSWERS)
         except (redis.ConnectionError, redis.TimeoutError) as error:
             self._explain(classify(error))
             self.ambiguous += 1
-            self._event_log.write("ambiguous", boot=entry["boot"], seq=int(entry["seq"]))
-            self._size.check(
-                "a rollout", len(entry["payload"]), "make rollouts shorter (--rollout-steps)", error
-            )
+            self._event_log.write("ambiguous", boot=header.boot, seq=header.seq)
+            self._size.check("a rollout", len(packed[1]), "make rollouts shorter (--rollout-steps)", error)
             return None
         self._size.passed()
         if isinstance(added, redis.RedisError):
@@ -168,7 +166,7 @@ class RolloutProducer:
         self._learner_is_starting = added is None  # it has not created the stream yet
         if self._learner_is_starting:
             return None
-        self._event_log.write("confirmed", boot=entry["boot"], seq=int(entry["seq"]), id=added)
+        self._event_log.write("confirmed", boot=header.boot, seq=header.seq, id=added)
         return rest
 
     def _explain(self, error: Exception) -> None:

@@ -73,18 +73,18 @@ def produce(client: Client, keys: RunKeys) -> None:
     payload = encode_rollout(rollout)
     producer = RolloutProducer(client, keys, StopRequest())
     with _timed(client):
-        snapshot = producer.look()
+        snapshot = producer.read_pacing()
         for seq in range(1, ROLLOUTS // PRODUCERS + 1):
             while snapshot.backlog >= snapshot.backlog_high:
                 time.sleep(0.004)
-                snapshot = producer.look()
+                snapshot = producer.read_pacing()
             weights = snapshot.weights
             assert weights is not None
             header = RolloutHeader(
                 actor=0, boot=boot, seq=seq, epoch=weights.epoch, version=weights.version, update=0,
                 steps=rollout.steps, crc=checksum(payload), spec=description.digest,
             )  # fmt: skip
-            snapshot = producer.push(header, payload) or producer.look()
+            snapshot = producer.push(header, payload) or producer.read_pacing()
 
 
 @contextmanager

@@ -96,7 +96,7 @@ class LearnerParts:
     def push(self, rollout: Rollout) -> None:
         """Send a rollout, as an actor with the newest weights does."""
         payload, self.seq = encode_rollout(rollout), self.seq + 1
-        weights = self.producer.look().weights
+        weights = self.producer.read_pacing().weights
         assert weights is not None
         header = RolloutHeader(
             actor=0, boot=self.boot, seq=self.seq, epoch=weights.epoch, version=weights.version,

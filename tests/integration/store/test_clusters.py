@@ -47,7 +47,7 @@ def _raw(url: str) -> Any:
 
 
 def _look(client: Client, stop: StopRequest) -> object:
-    return RolloutProducer(client, RunKeys("run"), stop).look()
+    return RolloutProducer(client, RunKeys("run"), stop).read_pacing()
 
 
 def _lead(client: Client, stop: StopRequest) -> object:

@@ -221,9 +221,9 @@ class TestControl:
         client.hset(keys.control, mapping={"state": "stop", "target_step": "soon", "backlog_high": "many"})
         assert store.control().state == STOP
         producer = RolloutProducer(client, keys, StopRequest())
-        assert (producer.look().state, producer.look().backlog_high) == (STOP, 1)
+        assert (producer.read_pacing().state, producer.read_pacing().backlog_high) == (STOP, 1)
         client.hset(keys.control, "state", b"\xff")
-        assert producer.look().state not in (STOP, PAUSE)
+        assert producer.read_pacing().state not in (STOP, PAUSE)
 
 
 class TestEvaluation:

@@ -83,12 +83,12 @@ class TestPushing:
         assert snapshot.backlog == 1
         assert snapshot.weights == WeightsId(epoch=1, version=1)
         assert (snapshot.state, snapshot.backlog_high) == ("pause", 9)
-        assert producer.look() == snapshot
+        assert producer.read_pacing() == snapshot
 
     def test_a_run_without_any_key_looks_like_one_that_waits_for_its_learner(
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
-        snapshot = RolloutProducer(client, keys, stop).look()
+        snapshot = RolloutProducer(client, keys, stop).read_pacing()
         assert (snapshot.backlog, snapshot.weights, snapshot.state) == (0, None, "run")
 
     def test_a_push_waits_until_the_learner_has_made_the_stream(
@@ -133,7 +133,7 @@ class TestPushing:
         entry = make_entry(seq=1)
         with opened(private_server.url, "actor") as client:
             producer = RolloutProducer(client, keys, stop)
-            producer.look()  # connected before the server freezes
+            producer.read_pacing()  # connected before the server freezes
             header = parse_header(as_read(entry))
             private_server.freeze()
             with in_background(lambda: producer.push(header, entry["payload"]), stop) as pushing:

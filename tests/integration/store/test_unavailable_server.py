@@ -83,7 +83,7 @@ class TestFailingOver:
     ) -> None:
         replica.config_set("replica-serve-stale-data", "no")
         producer = RolloutProducer(replica, keys, stop)
-        with in_background(lambda: RetryLoop(stop).call("look", producer.look), stop) as looking:
+        with in_background(lambda: RetryLoop(stop).call("look", producer.read_pacing), stop) as looking:
             wait_until(lambda: looking.done() or "waiting to look" in caplog.text, 5, "it is refused")
             replica.replicaof("NO", "ONE")
             assert looking.result(5).backlog == 0
@@ -130,7 +130,7 @@ class TestFailingOver:
     ) -> None:
         private_client.config_set("busy-reply-threshold", 1)
         producer = RolloutProducer(private_client, keys, stop)
-        producer.look()  # keeps the connection that it took
+        producer.read_pacing()  # keeps the connection that it took
         private_client.ping()  # for the kill: nobody can introduce himself to a busy server
         with (
             opened(private_server.url, "somebody") as client,
@@ -177,7 +177,7 @@ def refusal(producer: RolloutProducer) -> DppoError | None:
     """What a look at Redis ends with; None when it is answered."""
     try:
         with translated():
-            producer.look()
+            producer.read_pacing()
     except DppoError as error:
         return error
     return None
