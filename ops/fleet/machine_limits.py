@@ -52,9 +52,9 @@ def check_limits(needs: FleetNeeds) -> None:
         ConfigurationError: a limit is too low; the message says what is needed and what is allowed.
     """
     need = f"this fleet needs {needs.files} open files in a process and {needs.tasks} processes and threads"
-    remedy = "raise the limit, or start fewer actors or environments"
     most = _raise_limit(resource.RLIMIT_NOFILE, needs.files)
     if most is not None:
+        remedy = _remedy("nofile", needs.files)
         raise ConfigurationError(f"{need}, and {most} open files are allowed (ulimit -n): {remedy}")
     if os.geteuid() == 0:
         return  # the system does not count root's processes
@@ -62,8 +62,16 @@ def check_limits(needs: FleetNeeds) -> None:
     most = _raise_limit(resource.RLIMIT_NPROC, needs.tasks + others)
     if most is not None:
         raise ConfigurationError(
-            f"{need}, and {most} of these are allowed (ulimit -u), of which this user has {others}: {remedy}"
+            f"{need}, and {most} of these are allowed (ulimit -u), of which this user has {others}: "
+            + _remedy("nproc", needs.tasks + others)
         )
+
+
+def _remedy(limit: str, needed: int) -> str:
+    return (
+        f"raise the limit with `sudo prlimit --pid $$ --{limit}={needed}:{needed}` in this shell, "
+        "or start fewer actors or environments"
+    )
 
 
 def _raise_limit(limit: int, needed: int) -> int | None:
