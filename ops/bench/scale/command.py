@@ -1,0 +1,260 @@
+"""`dppo-redis bench scale`: a run with 10, 100 and 1,000 actors on one Redis.
+
+The actors are the product's, each with its own connections, slot and registration, many in a process; their
+environment waits instead of computing. They leave and join all the time, and once one of their processes is
+killed. The learner is the product's without the training: lease, intake, settling, publications, keeper.
+The ratio is that of the steps delivered to those that the environments could make.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from dppo_redis.environments.child import spaces_of
+from dppo_redis.environments.step_time import cores
+from dppo_redis.errors import ConfigurationError, ExitStatus
+from dppo_redis.protocol.config import RunConfig
+from dppo_redis.protocol.run_plan import RunPlan, plan
+from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import INTERACTIVE_PATIENCE_S, RetryLoop, connect
+from learner.malloc import keep_freed_memory
+from ops.bench.runs import table
+from ops.bench.scale.environment import ENV_ID
+from ops.bench.scale.measured import Measured, Wish, percentile
+from ops.bench.scale.point import Point
+from ops.fleet.broker import embedded
+from ops.fleet.machine_limits import FleetNeeds, check_limits
+
+ROLLOUT_STEPS = 2
+CONNECTIONS = 3  # of an actor: pushes, the rest, the watchdog
+_OTHER_FILES = 64
+_MOST_ACTORS = 4096
+_MOST_PROCESSES = 64
+_SERVER_S = 10.0
+
+
+def configuration(actors: int, planned: int, period_s: float, rollout_kb: int) -> RunConfig:
+    """A run with a batch of one rollout of each planned actor."""
+    values: dict[str, Any] = {
+        "env_id": ENV_ID,
+        "env_kwargs": {
+            "step_s": period_s / ROLLOUT_STEPS,
+            "numbers": max(1, rollout_kb * 1024 // 4 // ROLLOUT_STEPS),
+        },
+        "actors": min(actors, planned),
+        "envs_per_actor": 1,
+        "rollout_steps": ROLLOUT_STEPS,
+        "vectorization": "sync",
+        "total_steps": 10**12,
+        "network": {"hidden": [2]},
+        "ppo": {"batch_steps": max(8, ROLLOUT_STEPS * min(actors, planned)), "minibatch_size": ROLLOUT_STEPS},
+    }
+    return RunConfig.model_validate(values)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table."""
+    options = _options(argv)
+    stop = StopRequest().install()
+    keep_freed_memory()  # as a learner
+    processes = options.processes
+    needs = FleetNeeds(
+        files=_OTHER_FILES + max(options.actors) * CONNECTIONS,
+        tasks=_OTHER_FILES + max(options.actors) + 2 * processes,
+    )
+    check_limits(needs)
+    found: list[Measured] = []
+    with server(options.redis, stop) as url:
+        _check_connections(url, needs.files, stop)
+        for position, actors in enumerate(options.actors):
+            step_s = options.period / ROLLOUT_STEPS
+            wish = Wish(actors, min(processes, actors), options.seconds, step_s, options.churn, options.kill)
+            planned = _plan(actors, options, stop)
+            with closing(Point(wish, planned, url, f"bench-{position}", stop)) as point:
+                measured = point.measure()
+            if measured is None:
+                return stop.exit_status
+            found.append(measured)
+            if not options.json:
+                print(f"{actors} actors: {median(measured.shares):.3f}", file=sys.stderr, flush=True)
+    print(json.dumps(_as_json(found)) if options.json else _tables(found))
+    faults = [f"{one.wish.actors} actors: {fault}" for one in found for fault in one.faults]
+    for fault in faults:
+        print(f"dppo-redis: {fault}", file=sys.stderr)
+    return ExitStatus.FAILED if faults else ExitStatus.DONE
+
+
+def _plan(actors: int, options: argparse.Namespace, stop: StopRequest) -> RunPlan:
+    config = configuration(actors, options.planned or actors, options.period, options.rollout_kb)
+    return plan(config, spaces_of(config, stop), serial=False)
+
+
+@contextmanager
+def server(url: str | None, stop: StopRequest) -> Iterator[str]:
+    """The given server, or one of our own as `train` starts it, which ends with the block."""
+    if url is not None:
+        yield url
+        return
+    with tempfile.TemporaryDirectory(prefix="dppo-bench-") as place:
+        broker = embedded(Path(place))
+        command = [sys.executable, "-m", "ops.fleet.run_tied", *broker.command]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            deadline = time.monotonic() + _SERVER_S
+            while not broker.socket.exists() and not stop.requested:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise ConfigurationError(f"{broker.command[0]} does not start")
+                time.sleep(0.01)
+            yield broker.url
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _check_connections(url: str, needed: int, stop: StopRequest) -> None:
+    """Refuse a server that allows fewer connections.
+
+    Raises:
+        ConfigurationError: with the command that raises the limit.
+    """
+    if stop.requested:
+        return
+    client = connect(url, "bench")
+    retry = RetryLoop(stop, deadline_s=INTERACTIVE_PATIENCE_S)
+    clients = retry.call("ask for the limit of connections", lambda: client.info("clients"))
+    client.close()
+    most = int(clients.get("maxclients", needed))
+    if most < needed:
+        raise ConfigurationError(
+            f"these actors need {needed} connections, and this Redis allows {most}: raise the limit with "
+            f"`redis-cli -u {url} CONFIG SET maxclients {needed}`, or measure fewer actors"
+        )
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="dppo-redis bench scale", description=__doc__)
+    parser.add_argument("--actors", type=int, nargs="+", default=[10, 100, 1000], metavar="N")
+    parser.add_argument("--planned", type=int, help="actors that the run is planned for; default: all")
+    parser.add_argument("--seconds", type=float, default=30.0, help="measured for each number of actors")
+    parser.add_argument("--period", type=float, default=2.0, help="seconds that a rollout takes")
+    parser.add_argument("--rollout-kb", type=int, default=64, help="size of a rollout")
+    parser.add_argument("--churn", type=float, default=0.5, help="share of the actors replaced in a minute")
+    parser.add_argument("--processes", type=int, default=4, help="that hold the actors")
+    parser.add_argument("--no-kill", dest="kill", action="store_false", help="kill none of them")
+    parser.add_argument("--redis", help="URL; default: a server of its own, as `train` starts it")
+    parser.add_argument("--json", action="store_true", help="one object instead of a table")
+    options = parser.parse_args(argv)
+    bounds: list[tuple[str, float, float, Sequence[float]]] = [
+        ("actors", 1, _MOST_ACTORS, options.actors),
+        ("planned", 1, _MOST_ACTORS, [options.planned or 1]),
+        ("seconds", 0.5, 86_400, [options.seconds]),
+        ("period", 0.01, 3600, [options.period]),
+        ("rollout-kb", 1, 64 * 1024, [options.rollout_kb]),
+        ("churn", 0, 60, [options.churn]),
+        ("processes", 1, _MOST_PROCESSES, [options.processes]),
+    ]
+    for name, least, most, values in bounds:
+        for value in values:
+            if not least <= value <= most:
+                raise ConfigurationError(f"{name}: from {least:g} to {most:g} (got {value:g})")
+    return options
+
+
+def _as_json(found: Sequence[Measured]) -> dict[str, Any]:
+    samples = {one.wish.actors: [round(share, 4) for share in one.shares] for one in found}
+    last = found[-1].shares
+    return {
+        "ratio": round(median(last), 4),
+        "samples": samples,
+        "spread": [round(min(last), 4), round(max(last), 4)],
+        "cores": cores(),
+        "unit": "steps delivered by those that the environments could make, most actors last",
+        "points": [_point(one) for one in found],
+    }
+
+
+def _point(one: Measured) -> dict[str, Any]:
+    plain = {
+        name: value for name, value in asdict(one).items() if name not in ("push_ms", "fetch_ms", "wish")
+    }
+    plain = {name: round(value, 4) if isinstance(value, float) else value for name, value in plain.items()}
+    return {
+        **asdict(one.wish),
+        **plain,
+        "push_ms": {name: round(percentile(one.push_ms, share), 2) for name, share in _PERCENTILES.items()},
+        "fetch_ms": {name: round(percentile(one.fetch_ms, share), 2) for name, share in _PERCENTILES.items()},
+        "keeper_ms": round(median(one.keeper_ms), 2),
+        "status_s": [round(seconds, 3) for seconds in one.status_s],
+        "status_cpu_s": [round(seconds, 3) for seconds in one.status_cpu_s],
+        "rates": [round(rate, 2) for rate in one.rates],
+        "faults": one.faults,
+    }
+
+
+_PERCENTILES = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+
+
+def _tables(found: Sequence[Measured]) -> str:
+    flow = [
+        [
+            one.wish.actors,
+            f"{one.rate / ROLLOUT_STEPS:.1f}",
+            f"{median(one.shares):.3f}",
+            f"{min(one.shares):.3f} to {max(one.shares):.3f}",
+            " / ".join(f"{percentile(one.push_ms, share):.1f}" for share in _PERCENTILES.values()),
+            " / ".join(f"{percentile(one.fetch_ms, share):.1f}" for share in _PERCENTILES.values()),
+            f"{median(one.status_s or [0.0]):.2f} ({median(one.status_cpu_s or [0.0]):.2f})",
+            f"{one.staleness_mean:.2f} / {one.staleness_max}",
+        ]
+        for one in found
+    ]
+    head = [
+        "actors", "whole rollouts/s", "ratio", "spread", "push ms p50 / p99 / max", "fetch ms",
+        "status s (CPU)", "staleness mean / max",
+    ]  # fmt: skip
+    costs = [
+        [
+            one.wish.actors,
+            f"{one.started_s:.1f}",
+            f"{one.joined} / {one.left} / {one.killed}",
+            one.connections,
+            f"{one.server_mb:.0f}",
+            " / ".join(f"{share:.2f}" for share in (one.server_cpu, one.learner_cpu, one.actors_cpu)),
+            f"{median(one.keeper_ms):.0f}",
+            _books(one),
+        ]
+        for one in found
+    ]
+    cost_head = [
+        "actors", "started in s", "joined / left / killed", "connections", "server MB",
+        "cores of server / learner / actors", "keeper ms of CPU", "books",
+    ]  # fmt: skip
+    return "\n\n".join(
+        [
+            table(head, flow),
+            table(cost_head, costs),
+            f"ratio: steps delivered by those that the environments could make; {cores()} cores",
+        ]
+    )
+
+
+def _books(one: Measured) -> str:
+    books = one.books
+    dropped = books["entries_added"] - books["imbalance"] - books["trained"] - books["backlog"]
+    return (
+        f"{books['entries_added']:,} = {books['trained']:,} trained + {dropped} dropped + "
+        f"{books['backlog']} left (imbalance {books['imbalance']})"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
