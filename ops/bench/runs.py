@@ -1,7 +1,6 @@
 """Runs the product as a user would, in a temporary directory, and returns its JSON objects."""
 
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from dppo_redis.protocol.reports import RunSummary
+from ops.bench.processes import output_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BENCH = REPOSITORY / "ops" / "bench"
@@ -28,12 +28,13 @@ def summary_of(printed: dict[str, Any]) -> RunSummary:
 
 
 def call(arguments: Sequence[str]) -> dict[str, Any]:
-    """Run `dppo-redis ARGUMENTS --json` and return the object it prints."""
-    command = [sys.executable, "-m", "ops", *arguments, "--json"]
-    finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    if finished.returncode != 0:
-        raise SystemExit(f"{' '.join(command)} ended with {finished.returncode}:\n{finished.stderr[-2000:]}")
-    result: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
+    """Run `dppo-redis ARGUMENTS --json` and return the object it prints.
+
+    Raises:
+        ProgramFailedError: it ended with another status than 0.
+    """
+    printed = output_of([sys.executable, "-m", "ops", *arguments, "--json"], REPOSITORY)
+    result: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return result
 
 

@@ -1,11 +1,9 @@
 """Where a learner's computing time goes in an update: its own parts in turn, around a real Redis."""
 
 import secrets
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +13,7 @@ from dppo_redis.protocol.rollout import Rollout, RolloutHeader
 from dppo_redis.protocol.run_plan import RunPlan
 from dppo_redis.protocol.wire import checksum, encode_rollout
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.client import Client, connect
+from dppo_redis.store.client import Client
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.pending import StreamEntry
 from dppo_redis.store.rollout_stream import RolloutConsumer, RolloutProducer
@@ -30,7 +28,7 @@ from learner.ppo.batch import stack
 from learner.ppo.prepare import prepare
 from learner.progress import Progress
 from learner.training import Training
-from ops.fleet.broker import embedded
+from ops.bench.server import own_server
 
 PARTS = ("read", "judge, decode", "stack", "prepare", "passes", "publish", "settle", "records")
 _T = TypeVar("_T")
@@ -155,27 +153,9 @@ class LearnerParts:
 def measure_parts(planned: RunPlan, rollouts: Sequence[Rollout], repeats: int) -> dict[str, list[float]]:
     """Milliseconds of computing time of each part, of `repeats` updates on the same rollouts."""
     keep_freed_memory()  # as a learner
-    with tempfile.TemporaryDirectory(prefix="dppo-") as place, _server(Path(place)) as client:
+    with tempfile.TemporaryDirectory(prefix="dppo-") as place, own_server() as (client, _):
         learner = LearnerParts(client, planned, Path(place))
         learner.update(rollouts)  # the first one allocates
         updates = [learner.update(rollouts) for _ in range(repeats)]
         learner.training.metrics.close()
     return {name: [update[name] for update in updates] for name in PARTS}
-
-
-@contextmanager
-def _server(place: Path) -> Iterator[Client]:
-    broker = embedded(place)
-    process = subprocess.Popen(broker.command, stdout=subprocess.DEVNULL)
-    try:
-        while not (place / "redis.sock").exists():
-            assert process.poll() is None, "the server has died"
-            time.sleep(0.01)
-        client = connect(broker.url, "bench")
-        try:
-            yield client
-        finally:
-            client.close()
-    finally:
-        process.terminate()
-        process.wait()
