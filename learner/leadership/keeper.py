@@ -69,7 +69,7 @@ class Keeper:
         threading.Thread(target=keep_alive, args=(closing,), name="lease", daemon=True).start()
 
     def check(self) -> None:
-        """Raise the error that ended the keeper: FencedError, ConfigurationError if Redis refuses, or a bug."""
+        """Raise the error that ended the keeper: FencedError, ConfigurationError from Redis, or a bug."""
         if self._failure is not None:
             raise self._failure
 

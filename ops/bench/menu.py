@@ -16,6 +16,8 @@ BENCHMARKS = {
     "continuous": ("ops.bench.continuous", "continuous control: InvertedPendulum-v5 with two actors"),
     "slow_environment": ("ops.bench.slow_environment", "how a fleet shares its time when a step takes 5 ms"),
     "speed": ("ops.bench.speed", "environment steps per second, beside stable-baselines3"),
+    "peers": ("ops.bench.peers.command", "other PPO implementations beside ours: steps/s, time to 475"),
+    "article": ("ops.bench.article.command", "the claims of the article behind this product, measured"),
     "gradient": ("ops.bench.gradient", "a gradient step by hand beside autograd's; an update's parts"),
     "actor": ("ops.bench.actor", "a vector step of an actor beside a bare loop over its environments"),
     "start": ("ops.bench.start", "time to the first update, and from the end to the prompt"),
