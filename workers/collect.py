@@ -14,16 +14,16 @@ from dppo_redis.errors import EnvironmentBrokenError, StoppedError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.policy.policy_state import PolicyState
 from dppo_redis.protocol.reports import ActorReport
-from dppo_redis.protocol.rollout import LAYOUTS, Rollout, allocate
+from dppo_redis.protocol.rollout import Rollout, allocate
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.service.logs import RateLimit
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.spaces.episode_metrics import EpisodeMetrics, to_arrays
 from dppo_redis.spaces.metric_names import MAX_NAME, MAX_NAMES
-from dppo_redis.spaces.normaliser import discounted_returns
-from dppo_redis.spaces.observations import Array, BoolArray, FloatArray
+from dppo_redis.spaces.observations import Array, FloatArray
 from workers.envs import Environments
 from workers.rollout.records import StepRecords
+from workers.sampling.running_episodes import RunningEpisodes, first_steps
 from workers.seeding import ActorSeeds
 from workers.vectorization import kind_of
 
@@ -52,9 +52,7 @@ class Collector:
         shape = (spec.rollout_steps, environments.count, spec.action.outputs)  # T, N, logits and means
         self._outputs = np.empty(shape, np.float32)
         self._state = PolicyState(spec, environments.reset())
-        self._returns = np.zeros(environments.count)  # of the running episodes, float64
-        self._discounted = np.zeros(environments.count)  # the same, discounted, where the spec asks for it
-        self._lengths = np.zeros(environments.count, dtype=np.int64)
+        self._episodes = RunningEpisodes(environments.count, spec.return_discount)
         self._metrics = MetricNames()
         self.wanted_steps = spec.rollout_steps  # at least 1; may be set at any time, from any thread
         self.steps_done = 0  # steps so far of the running rollout, or of the last one
@@ -103,16 +101,8 @@ class Collector:
 
     def _finish(self, policy: ActingPolicy, frames_before: Array, memory: FloatArray) -> Rollout:
         final_observations, metrics = self._records.finish(self.steps_done, self._state.newest)
-        buffers = _first_steps(self._buffers, self.steps_done)
-        episode_returns, episode_lengths = self._episodes(buffers)
-        discounted = self._discounted
-        if self.spec.return_discount is not None:
-            ends = buffers.terminated | buffers.truncated
-            _, self._discounted = discounted_returns(
-                discounted, buffers.rewards, ends, buffers.valid, self.spec.return_discount
-            )
-            # A reward that is not finite spoils only its own rollout, as for a running return.
-            self._discounted = np.nan_to_num(self._discounted, nan=0, posinf=0, neginf=0)
+        buffers = first_steps(self._buffers, self.steps_done)
+        totals = self._episodes.add(buffers)
         return replace(
             buffers,
             log_probs=policy.log_probs(self._outputs[: self.steps_done], buffers.actions),
@@ -120,30 +110,9 @@ class Collector:
             last_observations=self._state.newest,
             frames_before=frames_before,
             memory=memory,
-            discounted_returns=discounted,
-            episode_returns=episode_returns,
-            episode_lengths=episode_lengths,
+            **totals._asdict(),
             metrics=to_arrays(metrics, self._metrics.known(metrics)),
         )
-
-    def _episodes(self, buffers: Rollout) -> tuple[FloatArray, np.ndarray[tuple[int], np.dtype[np.int32]]]:
-        """Returns and lengths [E] of the ended episodes, in row order; keeps those of the running ones."""
-        returns = self._returns + np.cumsum(buffers.rewards, axis=0, dtype=np.float64)
-        lengths = self._lengths + np.cumsum(buffers.valid, axis=0)
-        ended = buffers.terminated | buffers.truncated
-        places = np.nonzero(ended)[1]
-        by_place = np.argsort(places.astype(np.uint16), kind="stable")  # small numbers: in linear time
-        same = np.diff(places[by_place], prepend=-1) == 0  # not the first end of its environment
-        episode_returns = _since_previous(returns[ended], by_place, same)
-        episode_lengths = _since_previous(lengths[ended], by_place, same)
-        last_end = np.zeros_like(self._returns), np.zeros_like(self._lengths)
-        last_end[0][places[by_place]] = returns[ended][by_place]  # the latest end wins
-        last_end[1][places[by_place]] = lengths[ended][by_place]
-        with np.errstate(invalid="ignore"):
-            # An infinite reward spoils only its own episode.
-            self._returns = np.nan_to_num(returns[-1] - last_end[0], nan=0, posinf=0, neginf=0)
-        self._lengths = lengths[-1] - last_end[1]
-        return episode_returns.astype(np.float32), episode_lengths.astype(np.int32)
 
 
 class MetricNames:
@@ -188,21 +157,3 @@ def with_progress(report: ActorReport, collector: Collector, rollout_s: float) -
         rollout_s=rollout_s,
         refused_metrics=collector.refused_metrics,
     )
-
-
-def _first_steps(buffers: Rollout, steps: int) -> Rollout:
-    """The part of the buffers that was written."""
-    if steps == len(buffers.rewards):
-        return buffers
-    parts = {n: getattr(buffers, n)[:steps] for n, layout in LAYOUTS.items() if layout.axes == "TN"}
-    return replace(buffers, **parts)
-
-
-def _since_previous(totals: Array, by_place: Array, same: BoolArray) -> Array:
-    """Each total minus the total at the previous end of the same environment, in row order."""
-    ordered = totals[by_place]
-    with np.errstate(invalid="ignore"):  # infinity minus infinity: the rollout will be refused
-        ordered[1:] -= np.where(same[1:], totals[by_place][:-1], 0)
-    result = np.empty_like(ordered)
-    result[by_place] = ordered
-    return result
