@@ -68,7 +68,7 @@ class IntakeLearner:
             Registry(keeper_client, keys),
             self._report,
             FleetPacing.of(planned.config, planned.derived),
-            late_share=lambda: self._waited_s / (time.monotonic() - self._began),
+            recent_wait_share=lambda: self._waited_s / (time.monotonic() - self._began),
         )
         self.keeper.rounds = []
 
@@ -130,6 +130,6 @@ class IntakeLearner:
             update=self.update,
             trained_steps=self.trained,
             dropped_by_actor=self._intake.dropped_by_actor,
-            staleness_recent=self._intake.drops.stale.mean,
-            stale_share=self._intake.drops.stale.share,
+            staleness_recent=self._intake.drops.recent_staleness.mean,
+            stale_share=self._intake.drops.recent_staleness.share,
         )
