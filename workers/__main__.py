@@ -85,6 +85,7 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
         return _ended(stop)
     slot, boot = registration
     _log.info("actor %d, boot %d, of run %s", slot, boot, options.run)
+    event_log.write("joined", actor=slot)
     actor = _build_actor(
         run, description, ActorStats(slot, boot, deaths=deaths), calls, options.envs_per_actor, event_log
     )

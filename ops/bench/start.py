@@ -2,15 +2,18 @@
 
 The measure is a bare process that imports what a learner has to import, torch, and ends: no fleet can have
 trained before. It runs in turn with fleets and serial runs of CartPole, with evaluation turned off, so that
-nothing but the product's own start and end is measured.
+nothing but the product's own start and end is measured. The fleet's events say when its start reached which
+point, for example when the last of its actors joined.
 """
 
 import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -18,10 +21,12 @@ from dppo_redis.environments.step_time import cores
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.protocol.reports import RunSummary
 from ops.bench.runs import run, table
+from ops.bench.start_moments import moments, read_events
 
 _MOST_REPEATS = 100
-_STEPS = 8192
-_COMMON = ("CartPole-v1", "--total-steps", str(_STEPS), "--evaluation.enabled", "false")
+_LEAST_STEPS = 8192
+_STEPS_PER_ACTOR = 2048  # the run must not end before its last actor has joined
+_COMMON = ("CartPole-v1", "--evaluation.enabled", "false")
 BARE = "import torch"
 
 
@@ -39,11 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     for _ in range(options.repeats):
         add(BARE, _seconds_of_bare())
-        for kind, words in (("train", ("--actors", str(options.actors))), ("serial", ())):
-            summary: RunSummary = run([kind, *_COMMON, *words])
-            add(f"{kind}: command to first update", summary.first_update_s)
-            add(f"{kind}: end of training to summary", summary.end_s)
-            add(f"{kind}: whole command", summary.wall_s)
+        summary, reached = _train(options.actors)
+        for name, seconds in reached.items():
+            add(f"train: command to {name}", seconds)
+        _add_summary("train", summary, add)
+        _add_summary("serial", run(["serial", *_COMMON, "--total-steps", str(_LEAST_STEPS)]), add)
     bare = found[BARE]
     firsts = found["train: command to first update"]
     ratios = [first / own for first, own in zip(firsts, bare, strict=True)]
@@ -57,6 +62,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(table(["", "s, median", "lowest to highest"], rows))
         print(f"\nA fleet's first update, by `{BARE}` alone: {median(ratios):.2f}; {cores()} cores")
     return ExitStatus.DONE
+
+
+def _train(actors: int) -> tuple[RunSummary, dict[str, float]]:
+    """Run a fleet; returns its summary, and when its start reached which point."""
+    steps = max(_LEAST_STEPS, _STEPS_PER_ACTOR * actors)
+    with tempfile.TemporaryDirectory(prefix="dppo-bench-") as directory:
+        words = ("--actors", str(actors), "--total-steps", str(steps), "--event-log", directory)
+        began = time.time()
+        summary = run(["train", *_COMMON, *words])
+        return summary, moments(read_events(Path(directory)), began)
+
+
+def _add_summary(kind: str, summary: RunSummary, add: Callable[[str, float | None], None]) -> None:
+    add(f"{kind}: command to first update", summary.first_update_s)
+    add(f"{kind}: end of training to summary", summary.end_s)
+    add(f"{kind}: whole command", summary.wall_s)
 
 
 def _seconds_of_bare() -> float:
