@@ -1,5 +1,7 @@
 """An environment that never works ends the run, and says why, instead of waiting for ever."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -36,23 +38,40 @@ def write_module(directory: Path, fault: str) -> list[str]:
     return ["broken_module:Broken-v0", "--actors", "1", "--envs-per-actor", "1", "--rollout-steps", "8"]
 
 
+_COMMANDS = {
+    "raises": ("train", 'raise RuntimeError("no licence")'),
+    "not a number": ("train", _NOT_A_NUMBER),
+    "baseline": ("serial", _NOT_A_NUMBER),
+}
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Command]]:
+    """All of them at once: they wait longer than they compute."""
+    with ExitStack() as stack:
+        started = {}
+        for name, (command, fault) in _COMMANDS.items():
+            place = tmp_path_factory.mktemp("broken")
+            words = (command, *write_module(place, fault), "--json")
+            started[name] = stack.enter_context(Command(*words, cwd=place))
+        yield started
+
+
 @pytest.mark.parametrize(
-    ("fault", "cause"),
-    [('raise RuntimeError("no licence")', "no licence"), (_NOT_A_NUMBER, "nonfinite: rewards")],
-    ids=["raises", "not a number"],
+    ("name", "cause"), [("raises", "no licence"), ("not a number", "nonfinite: rewards")]
 )
-def test_the_run_fails_with_the_cause(tmp_path: Path, fault: str, cause: str) -> None:
-    with Command("train", *write_module(tmp_path, fault), "--json", cwd=tmp_path) as command:
-        assert command.wait(90) == ExitStatus.FAILED
-        assert command.summary()["reason"] == "failed"
-        assert cause in command.err
-        assert "keeps ending" in command.error_lines[-1]
-        assert_nothing_left(command)
+def test_the_run_fails_with_the_cause(commands: Mapping[str, Command], name: str, cause: str) -> None:
+    command = commands[name]
+    assert command.wait(90) == ExitStatus.FAILED
+    assert command.summary()["reason"] == "failed"
+    assert cause in command.err
+    assert "keeps ending" in command.error_lines[-1]
+    assert_nothing_left(command)
 
 
-def test_the_baseline_fails_with_the_cause(tmp_path: Path) -> None:
-    with Command("serial", *write_module(tmp_path, _NOT_A_NUMBER), "--json", cwd=tmp_path) as command:
-        assert command.wait(30) == ExitStatus.ENVIRONMENT_BROKEN
-        summary = command.summary()
-        assert (summary["reason"], summary["refused"]) == ("failed", 10)
-        assert "nonfinite: rewards" in command.error_lines[-1]
+def test_the_baseline_fails_with_the_cause(commands: Mapping[str, Command]) -> None:
+    command = commands["baseline"]
+    assert command.wait(60) == ExitStatus.ENVIRONMENT_BROKEN
+    summary = command.summary()
+    assert (summary["reason"], summary["refused"]) == ("failed", 10)
+    assert "nonfinite: rewards" in command.error_lines[-1]

@@ -14,6 +14,7 @@ from tests.e2e.support import SLOW, Command, Run, Server, assert_books_balance, 
 NAME = "ending"
 BUDGET = 800  # trained steps; two seconds of training
 _WEEK_S = 7 * 24 * 3600
+_FLEET = (*SLOW, "--actors", "1")  # beside the actor from outside
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def ended(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Ended:
     """A run with an actor from outside, which waits for it before it has begun."""
     place, run = tmp_path_factory.mktemp("endings"), server.run(NAME)
     join = ["actor", "--redis", server.url, "--run", NAME]
-    train = ["train", *SLOW, "--run", NAME, "--redis", server.url, "--total-steps", str(BUDGET), "--json"]
+    train = ["train", *_FLEET, "--run", NAME, "--redis", server.url, "--total-steps", str(BUDGET), "--json"]
     with Command(*train, cwd=place) as command, Command(*join, cwd=place) as outside:
         wait_until(lambda: int(run.client.hget(run.keys.boots, "next") or 0) > 0, 30, "the actor joins")
         status, outside_status = command.wait(45), outside.wait(10)
@@ -157,7 +158,8 @@ def test_overwrite_begins_anew_under_the_same_name(ended: Ended) -> None:
     newest = max((ended.directory / "checkpoints").glob("*.pt")).name
     again = [
         "train",
-        *SLOW,
+        *_FLEET,
+        *("--evaluation.enabled", "false"),
         "--overwrite",
         "--run",
         NAME,

@@ -13,7 +13,9 @@ from tests.e2e.support import Command
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A short fleet that has learnt a little."""
     place = tmp_path_factory.mktemp("evaluating")
-    with Command("train", "CartPole-v1", "--total-steps", "20000", "--json", cwd=place) as command:
+    with Command(
+        "train", "CartPole-v1", "--actors", "1", "--total-steps", "20000", "--json", cwd=place
+    ) as command:
         assert command.wait(60) == ExitStatus.DONE
         yield Path(command.summary()["run_dir"])
 

@@ -195,7 +195,7 @@ def test_a_fleet_begins_with_what_another_run_has_learnt_and_resumes_without_it(
     source = tmp_path / "source"
     shutil.copytree(good, source)
     arguments = ["CartPole-v1", "--run-dir", "new", "--total-steps", "4000", "--init-from", "source"]
-    with Command("train", *arguments, "--json", cwd=tmp_path) as command:
+    with Command("train", *arguments, "--actors", "1", "--json", cwd=tmp_path) as command:
         finish(command)
         assert command.summary()["return_mean"] > 300  # a fresh network balances for about 10 steps
     log = (tmp_path / "new/logs/learner.log").read_text()

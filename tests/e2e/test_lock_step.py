@@ -15,6 +15,7 @@ _RUN = (
     *("CartPole-v1", "--lock-step", "--segment-updates", "4", "--actors", "3", "--vectorization", "sync"),
     *("--ppo.batch-steps", str(_BATCH), "--checkpoint.milestone-steps", str(6 * _BATCH), "--json"),
 )
+_UNSEEN = ("--evaluation.enabled", "false")
 _TIMES = {"train_s", "wait_s", "update_s", "evaluation_return", "evaluation_steps"}
 
 
@@ -24,11 +25,14 @@ def _updates(number: int) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """20 updates in one go; 10 updates (amid a segment), a resume, and 10 more; 20 in one process."""
+    """20 updates in one go; 10 updates (amid a segment), a resume, and 10 more; 20 in one process.
+
+    The interrupted run is not evaluated: evaluation must change nothing.
+    """
     place = tmp_path_factory.mktemp("lock_step")
     with (
         Command("train", *_RUN, *_updates(20), "--run-dir", "whole", cwd=place) as whole,
-        Command("train", *_RUN, *_updates(10), "--run-dir", "halves", cwd=place) as half,
+        Command("train", *_RUN, *_UNSEEN, *_updates(10), "--run-dir", "halves", cwd=place) as half,
         Command("serial", *_RUN, *_updates(20), "--run-dir", "serial", cwd=place) as serial,
     ):
         for command in (whole, half, serial):
@@ -106,7 +110,7 @@ def test_a_resume_with_another_fleet_or_beginning_is_refused(
 
 
 def test_an_outside_actor_is_sent_home_with_one_line_and_training_goes_on(tmp_path: Path) -> None:
-    endless = (*_RUN, "--total-steps", "1000000000", "--run", "fixed")
+    endless = (*_RUN, *_UNSEEN, "--total-steps", "1000000000", "--run", "fixed")
     with Server().start() as server, Command("train", *endless, "--redis", server.url, cwd=tmp_path) as train:
         run = server.run("fixed")
         run.reaches(1)

@@ -73,7 +73,7 @@ def run(fleet: Command, server: Server) -> Iterator[Run]:
 
 
 def test_status_shows_version_backlog_actors_drops_and_evaluation(run: Run, directory: Path) -> None:
-    wait_until(lambda: run.hash(run.keys.evaluation) != {}, 20, "there is an evaluation")
+    wait_until(lambda: "version" in run.hash(run.keys.evaluation), 20, "there is an evaluation")
     wait_until(lambda: run.status("update") > 0, 5, "the status says so")
     wait_until(lambda: int(run.actor(0)["pushes"]) > 0, 5, "the actor says so")
     with Command("status", "--redis", _url(run), "--json", cwd=directory) as status:

@@ -31,7 +31,8 @@ _SIGNALS = {
     signal.SIGINT: ExitStatus.INTERRUPTED,
 }
 _FLEETS = {
-    **{number.name: () for number in _SIGNALS},
+    **{number.name: ("--evaluation.enabled", "false") for number in _SIGNALS},
+    "SIGTERM": (),
     "train is killed": _ASYNC,
     "supervisord is killed": (),
 }
