@@ -2,6 +2,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OLD ?= 39f35ce
+# One more than cores, because many tests wait; tests/order.py has the order.
+WORKERS := -n $$(($$(nproc 2>/dev/null || echo 2) + 1)) --dist loadfile --no-loadscope-reorder
 
 .PHONY: train test test-all chaos photographs cost check clean
 
@@ -9,10 +11,10 @@ train: $(VENV)/.runtime  ## the main job: CartPole through Redis, then a summary
 	$(BIN)/dppo-redis train CartPole-v1 --actors 2 --target-return 475
 
 test: $(VENV)/.development  ## the full test suite
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest $(WORKERS)
 
 test-all: $(VENV)/.development  ## the same with what needs mounts, other users or minutes; skips say what is missing
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m ""
+	$(BIN)/python -m pytest $(WORKERS) -m ""
 
 chaos: $(VENV)/.development  ## attack a CartPole fleet: make chaos SECONDS=1800 SEED=1
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),1800) --seed $(or $(SEED),1)

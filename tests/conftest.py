@@ -26,6 +26,7 @@ from dppo_redis.store.client import Client, connect
 from dppo_redis.store.keys import RunKeys
 from ops.fleet.broker import embedded, find_server
 from tests.left_out import LeftOut
+from tests.order import sort_items
 from tests.patience import PATIENCE
 
 # A parent such as `nohup` has its children ignore signals; the tests send them.
@@ -36,6 +37,11 @@ for _number, _usual in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(LeftOut(config), "left-out")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # one of several workers
+        sort_items(items, Path(__file__).parent)
 
 
 SERVERS = {Path(binary).name: binary for binary in (find_server(), str(get_binary_path()))}
