@@ -116,18 +116,18 @@ class TestWhatFaultsMayDo:
         told.add("removed", "injector", entries=None, resets=True)
         assert check(told.ends(trained=1, lost=1), LIMIT) == []
 
-    def test_what_was_added_just_before_a_server_died_is_in_no_books(self) -> None:
+    def test_entries_added_just_before_a_server_died_are_in_no_ledger(self) -> None:
         told = sound()
         told.add("removed", "injector", entries=None, resets=True)
         assert check(told.ends(trained=1), LIMIT) == []
 
     @pytest.mark.parametrize(("asked", "dropped"), [(100, 1), (1, None)], ids=["", "the reply was lost"])
-    def test_what_a_learners_valve_dropped_is_lost(self, asked: int, dropped: int | None) -> None:
+    def test_rollouts_that_the_valve_dropped_are_lost(self, asked: int, dropped: int | None) -> None:
         told = sound()
         told.drops_by_valve(asked, dropped)
         assert check(told.ends(trained=1, lost=1, valve=1), LIMIT) == []
 
-    def test_the_books_go_on_from_the_checkpoint_when_server_and_learner_died_together(self) -> None:
+    def test_the_ledger_continues_from_the_checkpoint_if_server_and_learner_died_together(self) -> None:
         told = sound()
         told.add("saved", "L1", update=1, epoch=1)
         told.trains(2, at=1)

@@ -60,7 +60,7 @@ def test_a_narrow_link_takes_as_long_as_its_bytes_need(proxy: Proxy, actor: Clie
     assert time.monotonic() - started >= len(BLOB) / 400_000
 
 
-def test_what_fell_into_a_hole_arrives_when_it_closes_though_its_sender_has_gone(
+def test_bytes_sent_into_a_hole_arrive_when_it_closes_although_the_sender_has_disconnected(
     proxy: Proxy, private_client: Client
 ) -> None:
     proxy.set_weather(Weather(hole=True))

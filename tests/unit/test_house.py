@@ -180,7 +180,7 @@ def test_each_walk_takes_at_most_twenty_five_lines() -> None:
 @pytest.mark.parametrize(
     ("module", "name"), [("dppo_redis.exports", "load_export"), ("dppo_redis.playing", "Player")]
 )
-def test_public_import_paths_go_on_working(module: str, name: str) -> None:
+def test_public_import_paths_still_work(module: str, name: str) -> None:
     assert callable(getattr(importlib.import_module(module), name))
 
 

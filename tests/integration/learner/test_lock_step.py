@@ -58,7 +58,7 @@ def fleet(private_server: RedisServer, private_client: Client, tmp_path: Path) -
 
 class TestEquality:
     @pytest.mark.parametrize("rollouts", [1, 2])
-    def test_three_actors_equal_the_serial_baseline_whatever_the_order_of_arrival(
+    def test_three_actors_equal_the_serial_baseline_in_any_order_of_arrival(
         self, fleet: MakeFleet, rollouts: int
     ) -> None:
         config = config_of(UPDATES, rollouts=rollouts)
@@ -71,7 +71,7 @@ class TestEquality:
         [{"memory": "lstm", "memory_size": 4}, {"memory": "gru"}, {"custom": "tests.networks:Noisy"}],
         ids=["lstm", "gru", "custom"],
     )
-    def test_so_do_pictures_frames_and_every_kind_of_network(
+    def test_images_frames_and_every_kind_of_network_equal_the_serial_baseline(
         self, fleet: MakeFleet, network: dict[str, Any]
     ) -> None:
         """What torch plays: memory and frames before the first row travel, over a segment's start, too."""
@@ -80,7 +80,7 @@ class TestEquality:
         assert_bit_equal(fleet(config).train(1, 0), serial_state(config, updates))
 
     @pytest.mark.parametrize(("fault", "at"), [("NanObservation", 20), ("RaisesInStep", 40)])
-    def test_so_do_environments_that_break_in_each_segment(
+    def test_environments_that_break_in_each_segment_equal_the_serial_baseline(
         self, fleet: MakeFleet, fault: str, at: int
     ) -> None:
         """A rollout that is not finite is replaced by the next one, environments that raise by others."""
@@ -164,7 +164,7 @@ class TestInterference:
 
         self.hurt(run, pause)
 
-    def test_what_was_lost_is_asked_for_again(self, fleet: MakeFleet) -> None:
+    def test_the_learner_asks_again_for_lost_rollouts(self, fleet: MakeFleet) -> None:
         """An entry vanishes unread; the learner cannot know whose it was, so all send theirs again."""
         run = fleet(config_of(2))
         with run.learner() as end, run.actors(0, 1) as actors:
@@ -253,7 +253,7 @@ class TestOneActor:
         return lead(client, keys, stop)
 
     @pytest.mark.usefixtures("leadership")
-    def test_it_samples_as_often_as_planned_and_waits_however_low_the_backlog(
+    def test_it_samples_the_planned_rollouts_and_then_waits_at_any_backlog(
         self, client: Client, redis_server: RedisServer, keys: RunKeys
     ) -> None:
         with running_actor(redis_server.url, keys, description=TWO_EACH) as running:
@@ -278,7 +278,7 @@ class TestOneActor:
         assert [header.version for header in headers] == [1, 1, 2, 2]
         assert [found[i].fields[b"payload"] for i in (0, 1)] == [found[i].fields[b"payload"] for i in (2, 3)]
 
-    def test_environments_are_built_anew_at_each_segment_and_out_of_turn(
+    def test_environments_are_rebuilt_at_each_segment_and_after_a_missed_update(
         self, redis_server: RedisServer, keys: RunKeys, leadership: Leadership
     ) -> None:
         built: list[tuple[int, int]] = []

@@ -131,7 +131,7 @@ def test_a_pause_before_the_first_rollout_ends_as_it_began(
             run.until(lambda learner, expected=expected: learner.state == expected, expected)  # type: ignore[misc]
 
 
-def test_drops_are_told_by_actor_and_raise_an_alarm_that_ends_with_them(
+def test_the_status_names_drops_by_actor_and_has_an_alarm_while_they_last(
     private_server: RedisServer,
     private_client: Client,
     keys: RunKeys,

@@ -306,7 +306,7 @@ def test_an_actor_ends_its_own_registration_and_mends_its_key(
         assert not admin.exists(keys.actor(slot), keys.actors)
 
 
-def test_what_the_rights_of_an_actor_cannot_prevent_shows_in_the_books(
+def test_the_ledger_shows_damage_that_an_actors_rights_cannot_prevent(
     guarded: Guarded, keys: RunKeys, stop: StopRequest
 ) -> None:
     """XADD may trim: a right belongs to a command, not to its arguments."""

@@ -142,7 +142,7 @@ def test_a_log_loses_nothing_when_the_server_is_killed(run: Run) -> None:
 
 
 @pytest.mark.parametrize("profile", ["durable"], indirect=True)
-def test_a_power_loss_takes_the_end_of_the_log_and_the_books_say_so(run: Run) -> None:
+def test_a_power_loss_removes_the_end_of_the_log_and_the_ledger_counts_the_loss(run: Run) -> None:
     flushed = run.log.stat().st_size
     run.go_on()
     version = version_of(run.client, run.keys)
@@ -154,7 +154,7 @@ def test_a_power_loss_takes_the_end_of_the_log_and_the_books_say_so(run: Run) ->
 
 
 @pytest.mark.parametrize("profile", ["split"], indirect=True)
-def test_a_snapshot_loses_what_came_after_it_and_the_books_say_so(run: Run) -> None:
+def test_a_restored_snapshot_loses_later_entries_and_the_ledger_counts_the_loss(run: Run) -> None:
     assert run.client.config_get("save") == {"save": "10 1"}
     save(run)
     run.go_on()

@@ -86,7 +86,7 @@ class TestAcquire:
         assert client.get(keys.lease) is None
 
     @pytest.mark.parametrize("stored", [None, "3"], ids=["wiped", "restored to an older one"])
-    def test_a_lost_epoch_is_acquired_again_above_ones_own(
+    def test_a_learner_whose_epoch_was_lost_acquires_a_higher_one(
         self, writes: FencedWrites, client: Client, keys: RunKeys, stored: str | None
     ) -> None:
         writes.acquire("a", TTL_MS, epoch=0, floor=6)
@@ -97,7 +97,7 @@ class TestAcquire:
         answer = writes.acquire("a", TTL_MS, epoch=7, floor=7)
         assert (answer.outcome, answer.epoch) == ("acquired", 8)
 
-    def test_a_new_epoch_whose_reply_was_lost_is_taken_for_ones_own(
+    def test_a_learner_recognises_its_new_epoch_although_the_reply_was_lost(
         self, writes: FencedWrites, client: Client
     ) -> None:
         writes.acquire("a", TTL_MS, epoch=0, floor=0)
@@ -123,7 +123,7 @@ class TestAcquire:
             values.add(client.get(keys.lease))
         assert len(values) == 4
 
-    def test_the_very_value_that_stood_still_is_replaced_and_no_other(
+    def test_only_the_lease_value_that_was_not_renewed_is_replaced(
         self, writes: FencedWrites, client: Client, keys: RunKeys
     ) -> None:
         writes.acquire("a", TTL_MS, epoch=0, floor=0)

@@ -110,7 +110,7 @@ def test_a_writer_leaves_a_primary_that_comes_back_after_another_was_elected(gro
 
 
 @pytest.mark.slow
-def test_what_a_failover_forgets_is_booked_as_lost_to_the_rollout(
+def test_every_rollout_that_a_failover_forgets_is_counted_as_lost(
     group: SentinelGroup, keys: RunKeys, stop: StopRequest
 ) -> None:
     """Frozen replicas: more than the kernel's buffers hold never reaches them."""

@@ -55,7 +55,7 @@ class TestSlowLinks:
             assert client.get("large") == LARGE
 
     @pytest.mark.slow
-    def test_what_a_tunnel_holds_back_is_waited_for_and_the_next_time_at_once(
+    def test_a_push_waits_for_bytes_in_a_tunnel_and_the_next_push_trusts_the_measured_rate(
         self, private_server: RedisServer, private_client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         """It takes everything at once: neither socket nor kernel can tell how far it is."""
@@ -117,6 +117,6 @@ class TestTimeouts:
         assert connect(f"redis://here?{name}=20", "test").connection_pool.connection_kwargs[name] == 20.0
 
     @pytest.mark.parametrize("seconds", ["0.2", "-1", "nan", "inf"])
-    def test_one_that_would_cut_every_blocking_read_is_refused_by_name(self, seconds: str) -> None:
+    def test_a_timeout_shorter_than_a_blocking_read_is_refused_by_name(self, seconds: str) -> None:
         with pytest.raises(ConfigurationError, match="socket_timeout"):
             connect(f"redis://here?socket_timeout={seconds}", "test")

@@ -67,13 +67,13 @@ class TestRuns:
         make_keeper(client, keys, lead(client, keys, stop)).tick()
         assert only_run(client) == keys.run
 
-    def test_of_several_runs_one_has_to_be_named(self, client: Client, stop: StopRequest) -> None:
+    def test_a_command_must_name_one_of_several_runs(self, client: Client, stop: StopRequest) -> None:
         for run in ("one", "two"):
             make_keeper(client, RunKeys(run), lead(client, RunKeys(run), stop)).tick()
         with pytest.raises(ConfigurationError, match="one, two"):
             only_run(client)
 
-    def test_of_a_run_that_is_not_there_the_nearest_names_are_told(
+    def test_the_error_about_a_missing_run_names_the_most_similar_runs(
         self, private_client: Client, stop: StopRequest
     ) -> None:
         assert str(missing_run(private_client, "walker")) == "this Redis has no run walker"
@@ -151,7 +151,7 @@ class TestRuns:
         assert store.control() == Control(RUN, "", None)
         assert integer(client.pttl(keys.weights)) == -1
 
-    def test_the_lease_of_a_dead_learner_and_dead_actors_run_out_all_the_same(
+    def test_the_keys_of_a_dead_learner_and_of_dead_actors_still_expire(
         self, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
     ) -> None:
         lead(client, keys, stop)  # and dies without handing the lease back
@@ -165,7 +165,7 @@ class TestRuns:
 class TestBesideAMillionOtherKeys:
     """Names that are known are not searched for: a search takes as long as there are keys."""
 
-    def test_a_run_begins_ends_and_is_looked_at_without_a_search(
+    def test_a_run_begins_ends_and_shows_its_status_without_scanning_keys(
         self, redis_server: RedisServer, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
     ) -> None:
         before = commands(client, "scan")
@@ -199,23 +199,23 @@ class TestBesideAMillionOtherKeys:
 
 
 class TestControl:
-    def test_without_any_wish_a_run_runs(self, store: RunStore) -> None:
+    def test_without_control_a_run_is_in_state_run(self, store: RunStore) -> None:
         assert store.control() == Control(RUN, "", None)
 
-    def test_a_wish_is_read_back(self, store: RunStore) -> None:
+    def test_a_control_state_is_read_back(self, store: RunStore) -> None:
         store.set_state(STOP, "target", 1234)
         assert store.control() == Control(STOP, "target", 1234)
         store.set_state(PAUSE)
         assert store.control() == Control(PAUSE, "", None)
 
-    def test_the_keepers_mark_leaves_the_operators_wish_alone(
+    def test_the_keepers_backlog_limit_keeps_the_operators_state(
         self, client: Client, keys: RunKeys, stop: StopRequest, store: RunStore
     ) -> None:
         store.set_state(PAUSE)
         lead(client, keys, stop).publisher.write_pace(3, 5)
         assert store.control().state == PAUSE
 
-    def test_what_an_operator_types_by_hand_does_not_end_anybody(
+    def test_no_process_ends_because_of_mistyped_control_fields(
         self, client: Client, keys: RunKeys, store: RunStore
     ) -> None:
         client.hset(keys.control, mapping={"state": "stop", "target_step": "soon", "backlog_high": "many"})
@@ -243,7 +243,7 @@ class TestEvaluation:
         store.write_evaluation(to_fields(self.RESULT))
         assert store.evaluation() == self.RESULT
 
-    def test_what_the_evaluator_reports_leaves_it_alone(
+    def test_the_evaluators_report_keeps_the_evaluation(
         self, client: Client, keys: RunKeys, store: RunStore
     ) -> None:
         report = EvaluatorReport(2, 1, "step raised", "", playing=True, played=7, to_play=20)
@@ -253,12 +253,12 @@ class TestEvaluation:
         assert (store.evaluation(), store.evaluator()) == (self.RESULT, EvaluatorReport())
         assert integer(client.xlen(keys.metrics)) == 1
 
-    def test_it_is_also_a_point_of_the_curve(self, client: Client, keys: RunKeys, store: RunStore) -> None:
+    def test_an_evaluation_is_added_to_the_metrics_stream(self, client: Client, keys: RunKeys, store: RunStore) -> None:
         store.write_evaluation(to_fields(self.RESULT))
         assert integer(client.xlen(keys.metrics)) == 1
 
     @pytest.mark.parametrize("field", ["version", "return_mean"])
-    def test_one_that_is_damaged_is_no_evaluation(
+    def test_a_damaged_evaluation_is_read_as_none(
         self, client: Client, keys: RunKeys, store: RunStore, field: str
     ) -> None:
         store.write_evaluation(to_fields(self.RESULT))
@@ -371,7 +371,7 @@ class TestSlots:
         client.hset(keys.actor(2), mapping={"host": host, "pid": str(pid), "boot": "1"})
         client.pexpire(keys.actor(2), ACTOR_TTL_MS)
 
-    def test_that_of_a_living_actor_is_refused_by_name(
+    def test_the_slot_of_a_living_actor_is_refused_with_its_holders_name(
         self, client: Client, keys: RunKeys, registry: Registry, stop: StopRequest
     ) -> None:
         self.registered(client, keys, "elsewhere", 17)
@@ -388,7 +388,7 @@ class TestSlots:
             refuse_living_holder(registry, 2, RetryLoop(stop), stop)
 
     @pytest.mark.parametrize("number", ["ours", "nobody's"])
-    def test_that_of_an_actor_in_another_namespace_is_refused_though_host_and_number_are_known_here(
+    def test_the_slot_of_an_actor_in_another_pid_namespace_is_refused_even_with_the_same_host_and_pid(
         self, client: Client, keys: RunKeys, registry: Registry, stop: StopRequest, number: str
     ) -> None:
         """Two containers with one host name: each has a process of that number."""
@@ -424,13 +424,13 @@ class TestSlots:
         assert holder is not None
         assert holder.place == pid_scope()
 
-    def test_that_of_one_that_has_stopped_beating_is_free_after_a_look(
+    def test_the_slot_of_an_actor_that_stopped_renewing_is_free_after_some_readings(
         self, client: Client, keys: RunKeys, registry: Registry, stop: StopRequest
     ) -> None:
         self.registered(client, keys, "elsewhere", 17)
         refuse_living_holder(registry, 2, RetryLoop(stop), stop)
 
-    def test_that_of_a_process_that_died_on_this_machine_is_free_at_once(
+    def test_the_slot_of_a_process_that_died_on_this_machine_is_free_at_once(
         self, client: Client, keys: RunKeys, registry: Registry, stop: StopRequest
     ) -> None:
         gone = subprocess.Popen(["true"])

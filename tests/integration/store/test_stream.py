@@ -85,7 +85,7 @@ class TestPushing:
         assert (snapshot.state, snapshot.backlog_high) == ("pause", 9)
         assert producer.read_pacing() == snapshot
 
-    def test_a_run_without_any_key_looks_like_one_that_waits_for_its_learner(
+    def test_a_producer_reads_a_run_without_keys_as_one_without_a_learner(
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         snapshot = RolloutProducer(client, keys, stop).read_pacing()
@@ -186,14 +186,14 @@ class TestReading:
         assert read_ids(again) == []
         assert read_ids(again) == ids[3:]
 
-    def test_what_another_consumer_had_in_hand_is_claimed(self, client: Client, keys: RunKeys) -> None:
+    def test_entries_pending_at_another_consumer_are_claimed(self, client: Client, keys: RunKeys) -> None:
         consumer = make_consumer(client, keys)
         ids = add(client, keys, *[make_entry(seq=seq) for seq in range(1, 251)])
         client.xreadgroup(GROUP, "other", {keys.rollouts: ">"})
         consumer.claim_all()
         assert read_ids(consumer, 1000) == ids
 
-    def test_entries_behind_a_hundred_trimmed_ones_are_claimed_too(
+    def test_entries_after_a_hundred_trimmed_ones_are_claimed_too(
         self, client: Client, keys: RunKeys
     ) -> None:
         consumer = make_consumer(client, keys)
@@ -247,7 +247,7 @@ class TestReading:
         assert caplog.text.count("creating them again") == 1
 
     @pytest.mark.parametrize("by_hand", ["setid", "xack"])
-    def test_entries_that_somebody_had_the_group_skip_are_delivered_all_the_same(
+    def test_entries_that_another_client_made_the_group_skip_are_delivered(
         self, client: Client, keys: RunKeys, by_hand: str
     ) -> None:
         """Else they would count as backlog for ever."""
@@ -380,7 +380,7 @@ class TestReadingInParts:
             assert read_ids(consumer) == ids  # all were delivered to it; the intake has two in hand
             assert read_ids(consumer) == []
 
-    def test_what_a_reader_that_breaks_off_has_not_taken_comes_first_next_time(
+    def test_entries_that_an_interrupted_read_did_not_return_come_first_in_the_next(
         self, client: Client, keys: RunKeys
     ) -> None:
         consumer = make_consumer(client, keys)

@@ -31,7 +31,7 @@ class TestAway:
             private_server.start()
             assert waiting.result(5)
 
-    def test_a_command_gives_up_after_its_patience_and_says_what_it_wanted(
+    def test_a_command_gives_up_after_its_deadline_and_names_its_purpose(
         self, private_server: RedisServer, private_client: Client, stop: StopRequest
     ) -> None:
         private_server.kill()
@@ -78,7 +78,7 @@ class TestFailingOver:
         assert snapshot is not None
         assert snapshot.backlog == 1
 
-    def test_a_look_is_repeated_while_the_server_serves_no_old_data(
+    def test_a_read_is_repeated_while_the_server_serves_no_old_data(
         self, replica: Client, keys: RunKeys, stop: StopRequest, caplog: pytest.LogCaptureFixture
     ) -> None:
         replica.config_set("replica-serve-stale-data", "no")
@@ -99,7 +99,7 @@ class TestFailingOver:
             publishing.result(5)
         assert version_of(private_client, keys) == 2
 
-    def test_a_demoted_server_is_left_because_its_address_may_lead_to_another_one_now(
+    def test_a_client_disconnects_from_a_demoted_server_because_its_address_may_lead_elsewhere(
         self, private_client: Client, stop: StopRequest
     ) -> None:
         port = free_port()
@@ -125,7 +125,7 @@ class TestFailingOver:
                 private_client.replicaof("127.0.0.1", "1")
                 assert reading.result(5) == []
 
-    def test_a_server_that_is_busy_with_somebodys_script_is_waited_for(
+    def test_a_service_waits_while_a_script_blocks_the_server(
         self, private_server: RedisServer, private_client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         private_client.config_set("busy-reply-threshold", 1)
@@ -222,7 +222,7 @@ class TestMisconfigured:
         with opened(url) as client:
             assert client.ping()
 
-    def test_an_address_that_is_no_redis_is_not_called_a_misconfiguration_of_ours(
+    def test_an_address_that_is_no_redis_server_is_refused_as_such(
         self, stop: StopRequest
     ) -> None:
         with (

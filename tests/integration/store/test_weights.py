@@ -125,7 +125,7 @@ def store(client: Client, keys: RunKeys) -> WeightStore:
     return WeightStore(client, keys)
 
 
-def test_what_is_fetched_is_what_was_published(store: WeightStore) -> None:
+def test_fetched_weights_equal_the_published_ones(store: WeightStore) -> None:
     weights = store.fetch()
     assert weights is not None
     assert vars(weights) | {"arrays": {}} == vars(filled(7)) | {"arrays": {}}

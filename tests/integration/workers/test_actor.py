@@ -208,7 +208,7 @@ class TestPacing:
                 assert report(client, keys)["host"]
                 assert integer(client.pttl(keys.actor(SLOT))) > 5000
 
-    def test_it_ends_where_a_later_process_of_its_slot_lives_and_an_earlier_one_is_nothing_to_it(
+    def test_it_ends_if_a_later_process_of_its_slot_lives_and_ignores_an_earlier_one(
         self, redis_server: RedisServer, client: Client, keys: RunKeys
     ) -> None:
         """Both found the slot free and built their environments meanwhile; or this one was frozen."""
@@ -332,7 +332,7 @@ class TestWeights:
             running.wait_for_pushes(3)
             assert set(updates(client, keys)) == {0}
 
-    def test_a_custom_network_that_is_another_one_here_sends_the_actor_home(
+    def test_an_actor_with_another_custom_network_ends_with_a_refusal(
         self, redis_server: RedisServer, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         network = NetworkConfig(hidden=(8,), custom="tests.networks:Linear")

@@ -109,14 +109,14 @@ def test_its_pause_is_seen_from_outside_and_a_stop_ends_it(
         assert actor.wait() == ExitStatus.TERMINATED  # for supervisord, which starts another one
 
 
-def test_one_by_hand_that_is_stopped_ends_with_0(start: Start, client: Client, keys: RunKeys) -> None:
+def test_a_stopped_actor_that_was_started_by_hand_exits_with_0(start: Start, client: Client, keys: RunKeys) -> None:
     with start(cart_pole()) as actor:
         wait_until(lambda: "boot" in hash_of(client, keys.actor(SLOT)), 20, "it is registered")
         actor.process.send_signal(signal.SIGTERM)
         assert actor.wait() == ExitStatus.DONE
 
 
-def test_one_by_hand_says_why_it_leaves(start: Start, client: Client, keys: RunKeys) -> None:
+def test_an_actor_started_by_hand_logs_why_it_leaves(start: Start, client: Client, keys: RunKeys) -> None:
     with start(cart_pole()) as actor:
         wait_until(lambda: "boot" in hash_of(client, keys.actor(SLOT)), 20, "it is registered")
         RunStore(client, keys).set_state(STOP, "target")
@@ -125,14 +125,14 @@ def test_one_by_hand_says_why_it_leaves(start: Start, client: Client, keys: RunK
     assert last.endswith("actor 4 leaves: the run has ended (target); pushed 0 rollouts, 0 steps")
 
 
-def test_one_that_comes_after_the_end_says_so(start: Start, client: Client, keys: RunKeys) -> None:
+def test_an_actor_that_starts_after_the_end_of_the_run_says_so(start: Start, client: Client, keys: RunKeys) -> None:
     RunStore(client, keys).set_state(STOP, "total_steps")
     with start(cart_pole()) as actor:
         assert actor.wait() == ExitStatus.DONE
         assert f"run {keys.run} is over (total_steps): there is nothing to sample" in actor.log.read_text()
 
 
-def test_one_whose_run_is_mistyped_waits_and_names_those_that_there_are(
+def test_an_actor_with_a_mistyped_run_waits_and_names_the_existing_runs(
     redis_server: RedisServer, client: Client, keys: RunKeys, stop: StopRequest, tmp_path: Path
 ) -> None:
     leadership = lead(client, keys, stop)
@@ -166,7 +166,7 @@ def test_a_failed_build_is_reported_at_once_and_given_up_after_its_time(
     assert b"port 1234 is busy" in first
 
 
-def test_one_that_finds_its_slot_taken_once_its_environment_is_built_is_refused(
+def test_an_actor_whose_slot_was_taken_while_it_built_its_environment_is_refused(
     start: Start, client: Client, keys: RunKeys, tmp_path: Path, stop: StopRequest
 ) -> None:
     """Building takes long, and another one was faster."""

@@ -53,7 +53,7 @@ def test_no_two_files_are_the_same() -> None:
     assert len(set(files)) == len(files) >= 14
 
 
-def test_what_a_run_leaves_is_everything_but_its_lock_and_the_identity_comes_last() -> None:
+def test_the_artefacts_are_all_files_except_the_lock_and_end_with_the_identity() -> None:
     inside = {getattr(FILES, name) for name in NAMES if getattr(FILES, name).parent == FILES.path}
     assert set(FILES.artefacts) == inside - {FILES.lock}
     assert len(set(FILES.artefacts)) == len(FILES.artefacts)

@@ -25,7 +25,7 @@ ENVIRONMENTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("knobs", ENVIRONMENTS, ids=lambda knobs: knobs["env_id"])
-def test_what_is_written_describes_the_run_without_its_environment(
+def test_stored_spaces_describe_the_run_without_its_environment(
     knobs: dict[str, Any], tmp_path: Path
 ) -> None:
     config = make_config(**knobs)
@@ -60,7 +60,7 @@ def test_the_environments_own_shapes_are_kept_but_not_asked_for(tmp_path: Path) 
     ],
     ids=str,
 )
-def test_those_of_another_environment_are_not_taken(change: dict[str, Any], tmp_path: Path) -> None:
+def test_stored_spaces_of_another_environment_are_ignored(change: dict[str, Any], tmp_path: Path) -> None:
     config = make_config(env_id="CartPole-v1")
     write_spaces(tmp_path, config, spaces_of(config))
     assert read_spaces(tmp_path, make_config(**{"env_id": "CartPole-v1", **change})) is None

@@ -245,14 +245,14 @@ def test_a_nested_mask_allows_what_gymnasium_draws_with_it() -> None:
         assert drawn == set(np.flatnonzero(read_mask(env.mask(), spec)).tolist())
 
 
-def test_an_environment_is_tried_out_with_an_action_that_it_allows() -> None:
+def test_an_inspected_environment_gets_an_allowed_action() -> None:
     """One of a thousand."""
     spaces = inspect(source("tests.envs:Narrow-v0"))
     assert spaces.action == discrete(1000)
     assert spaces.observation.masked
 
 
-def test_masks_can_be_ignored() -> None:
+def test_masks_can_be_switched_off() -> None:
     """Then the observation is what it was, and the environment may meet what it forbids."""
     spec = spec_of("Masked", use_mask=False, rollout_steps=50)
     assert spec.observation == describe_observations(Box(-1, 1, (3,)))

@@ -44,7 +44,7 @@ def source() -> EnvironmentSource:
     return EnvironmentSource(NUMBERED, {"label": "{role}/{slot}/{copy}"})
 
 
-def test_a_copy_to_look_at_says_so() -> None:
+def test_a_copy_that_is_only_inspected_has_the_role_look() -> None:
     assert seen(make_single(source())) == ("look/0/0", "look/0/0")
 
 

@@ -81,7 +81,7 @@ gymnasium.register("failures/Misspelt-v0", entry_point="tests.envs.episodes:NoSu
     ],
     ids=str,
 )
-def test_what_would_be_the_same_the_next_time_is_final(final: EnvironmentSource) -> None:
+def test_errors_that_a_retry_would_repeat_are_final(final: EnvironmentSource) -> None:
     with pytest.raises(ConfigurationError):
         inspect(final)
 
@@ -98,7 +98,7 @@ def test_what_would_be_the_same_the_next_time_is_final(final: EnvironmentSource)
         "assert False, 'the simulator is not up'",
     ],
 )
-def test_whatever_else_is_raised_may_pass(what: str, where: str) -> None:
+def test_all_other_errors_may_pass(what: str, where: str) -> None:
     with pytest.raises(EnvironmentBrokenError):
         inspect(source("failures/Wild-v0", what=what, where=where))
 
@@ -126,7 +126,7 @@ def failing(times: int) -> Any:
     return attempt
 
 
-def test_it_is_tried_until_it_passes_and_the_first_traceback_is_shown_once(
+def test_an_attempt_is_retried_until_it_passes_and_its_first_traceback_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO, "dppo"):
@@ -135,18 +135,18 @@ def test_it_is_tried_until_it_passes_and_the_first_traceback_is_shown_once(
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING", "WARNING"]
 
 
-def test_after_its_time_it_is_given_up() -> None:
+def test_an_attempt_is_given_up_after_its_time() -> None:
     with pytest.raises(EnvironmentBrokenError, match=r"busy, .*tried again for 1 s, see env_retry_s"):
         until_it_passes(failing(100), 1, StopRequest())
 
 
-def test_with_no_time_it_is_tried_once() -> None:
+def test_without_retry_time_there_is_one_attempt() -> None:
     with pytest.raises(EnvironmentBrokenError, match=r"busy, 99 left$"):
         until_it_passes(failing(100), 0, StopRequest())
 
 
 @pytest.mark.parametrize("error", [EnvironmentHangsError("hangs"), ConfigurationError("refused")], ids=repr)
-def test_what_hangs_and_what_is_refused_is_not_tried_again(error: Exception) -> None:
+def test_hanging_and_refused_environments_are_not_retried(error: Exception) -> None:
     calls = []
 
     def attempt() -> None:
@@ -158,7 +158,7 @@ def test_what_hangs_and_what_is_refused_is_not_tried_again(error: Exception) -> 
     assert calls == [1]
 
 
-def test_a_stop_ends_the_tries() -> None:
+def test_a_stop_ends_the_attempts() -> None:
     stop = StopRequest()
 
     def attempt() -> None:

@@ -63,7 +63,7 @@ gymnasium.register("normalised/not-v0", entry_point=NOT)
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_one_inside_of_the_factory_is_refused_with_the_setting_to_use(name: str) -> None:
+def test_a_normaliser_inside_the_constructor_is_refused_with_the_setting_to_use(name: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         make_single(source(f"normalised/{name.replace(' ', '')}-v0"))
     assert MADE[name][1] in str(caught.value)
@@ -71,18 +71,18 @@ def test_one_inside_of_the_factory_is_refused_with_the_setting_to_use(name: str)
 
 
 @pytest.mark.parametrize("wrapper", ["NormalizeReward", "tests.unit.environments.test_normalisers:Scored"])
-def test_one_that_the_configuration_names_is_refused_as_such(wrapper: str) -> None:
+def test_a_normaliser_in_the_configuration_is_refused_as_a_setting(wrapper: str) -> None:
     with pytest.raises(
         ConfigurationError, match=f"wrappers: {wrapper}: .*NormalizeReward.*normalise_returns"
     ):
         make_single(source(TERMINATING, wrapper))
 
 
-def test_one_of_a_native_vector_is_refused() -> None:
+def test_a_normaliser_of_a_native_vector_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="normalise_returns"):
         make_vector(source("normalised/native-v0"), 2, "auto")
 
 
-def test_what_keeps_no_statistics_is_not_refused() -> None:
+def test_wrappers_without_statistics_are_allowed() -> None:
     make_single(source("normalised/not-v0")).close()
     make_single(source(TERMINATING, "TransformReward(func=None)")).close()

@@ -214,7 +214,7 @@ def test_a_frame_stack_of_gymnasium_keeps_frames_of_an_environment_that_reuses_i
     assert stacked("tests.envs:Reusing-v0") == [[0, 0], [1, 1], [2, 2]]
 
 
-def test_so_does_one_that_the_environment_brings_itself() -> None:
+def test_a_frame_stack_inside_the_environment_keeps_its_frames() -> None:
     def build(**_: Any) -> gymnasium.Env[Any, Any]:
         return FrameStackObservation(Reusing(), stack_size=3)
 

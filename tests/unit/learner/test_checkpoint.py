@@ -187,7 +187,7 @@ class TestFiles:
         assert restored is not None
         assert restored.progress.update == 11
 
-    def test_what_a_killed_save_left_behind_is_not_taken_for_a_checkpoint(self, tmp_path: Path) -> None:
+    def test_the_unfinished_file_of_a_killed_save_is_no_checkpoint(self, tmp_path: Path) -> None:
         make_checkpoints(tmp_path).save(make_trainer(), make_snapshot(1))
         (tmp_path / "checkpoint-000000002.writing").write_bytes(b"half")
         restored = make_checkpoints(tmp_path).restore(make_trainer())
@@ -216,7 +216,7 @@ class TestFiles:
             checkpoints.save(make_trainer(), make_snapshot(3), overtaken)
         assert (tmp_path / "checkpoint-000000003.pt").read_bytes() == before
 
-    def test_what_killed_saves_left_behind_does_not_pile_up(self, tmp_path: Path) -> None:
+    def test_unfinished_files_of_killed_saves_are_removed(self, tmp_path: Path) -> None:
         for update in range(10, 20):
             (tmp_path / f"checkpoint-{update:09d}.writing").write_bytes(b"half")
         make_checkpoints(tmp_path, keep=1).save(make_trainer(), make_snapshot(30))
@@ -352,7 +352,7 @@ class TestDamage:
         assert restored is not None
         assert restored.progress.update == 1
 
-    def test_when_no_file_can_be_read_the_learner_does_not_begin_anew_in_silence(
+    def test_the_learner_refuses_to_start_if_no_checkpoint_can_be_read(
         self, tmp_path: Path
     ) -> None:
         checkpoints = make_checkpoints(tmp_path)
@@ -360,7 +360,7 @@ class TestDamage:
         with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
             checkpoints.restore(make_trainer())
 
-    def test_looking_at_the_newest_says_which_were_damaged(
+    def test_peeking_at_the_newest_checkpoint_names_the_damaged_ones(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         checkpoints = make_checkpoints(tmp_path)

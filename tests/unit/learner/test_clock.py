@@ -46,7 +46,7 @@ def test_a_wait_counts_from_its_first_second_while_it_lasts(at: Callable[[float]
     assert (meter.end(), meter.lasting_s) == (0.0, 0.0)
 
 
-def test_what_is_older_than_a_minute_is_forgotten(at: Callable[[float], None]) -> None:
+def test_waits_older_than_a_minute_are_forgotten(at: Callable[[float], None]) -> None:
     meter = WaitMeter()
     meter.begin()
     at(100)

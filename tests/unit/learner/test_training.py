@@ -417,7 +417,7 @@ class TestTheLastSave:
     def no_pauses(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("learner.training._LAST_PAUSES_S", (0.0, 0.0))
 
-    def test_one_that_fails_is_tried_again_and_then_named_with_what_a_resumed_run_begins_with(
+    def test_a_failing_last_save_is_retried_and_then_logged_with_the_checkpoint_that_a_resume_loads(
         self, tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixture
     ) -> None:
         training = make(tmp_path)
@@ -433,7 +433,7 @@ class TestTheLastSave:
         assert "training continues" not in caplog.text
         assert status_of(training, QUIET_INTAKE).save_error == training.saving.error
 
-    def test_one_that_works_in_the_end_leaves_no_warning(self, tmp_path: Path, make: Make) -> None:
+    def test_a_last_save_that_succeeds_at_a_retry_leaves_no_warning(self, tmp_path: Path, make: Make) -> None:
         training = make(tmp_path)
         train(training)
         (tmp_path / "checkpoints").write_text("a file")

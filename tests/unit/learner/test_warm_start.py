@@ -76,7 +76,7 @@ def test_a_checkpoint_gives_both_networks_and_the_statistics_and_no_more(tmp_pat
     assert torch.equal(new.generator.get_state(), order)
 
 
-def test_an_export_gives_the_policy_and_its_normaliser_and_the_critic_begins_anew(tmp_path: Path) -> None:
+def test_an_export_gives_policy_and_normaliser_and_the_critic_starts_untrained(tmp_path: Path) -> None:
     old, new, fresh = trained(), make_trainer(), make_trainer()
     warm_start(new, export(tmp_path, old))
     assert differing(new, old) == {"value"}
@@ -142,7 +142,7 @@ def test_a_critic_of_returns_in_another_scale_is_left_behind(tmp_path: Path) -> 
     assert raw.return_moments.count == 0
 
 
-def test_what_is_no_source_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_a_path_that_is_no_source_is_refused_by_name(tmp_path: Path) -> None:
     damaged = tmp_path / "checkpoint-000000001.pt"
     damaged.write_bytes(b"nothing")
     for path, cause in (

@@ -44,7 +44,7 @@ def test_it_is_built_with_the_sizes_of_what_it_reads() -> None:
 
 
 @pytest.mark.parametrize("action", [discrete(3), box()], ids=["discrete", "box"])
-def test_acting_and_learning_ask_it_alone(action: object) -> None:
+def test_acting_and_learning_use_the_custom_network_alone(action: object) -> None:
     spec = make_spec(network=CUSTOM, action=action)  # type: ignore[arg-type]
     model = make_model(spec)
     rows = np.array([[1, 2], [-1, 0.5]], np.float32)
@@ -58,7 +58,7 @@ def test_acting_and_learning_ask_it_alone(action: object) -> None:
 
 
 # Known failure KF-PPO-08, with dropout and batch statistics.
-def test_dropout_and_batch_statistics_rest_while_it_acts_and_while_it_learns() -> None:
+def test_dropout_and_batch_statistics_are_off_in_acting_and_learning() -> None:
     spec = spec_of("Matrix", network=CUSTOM)
     model = make_model(spec)
     inputs = inputs_of(spec, np.ones((4, 6), np.float32))
@@ -74,7 +74,7 @@ def test_dropout_and_batch_statistics_rest_while_it_acts_and_while_it_learns() -
         assert torch.equal(model.state_dict()[name], x)
 
 
-def test_trying_it_out_leaves_its_statistics_alone() -> None:
+def test_the_test_of_a_network_does_not_change_its_statistics() -> None:
     network = load_custom("tests.networks:Noisy", SIZES, outputs=2)
     statistics = dict(network.named_buffers())
     assert not statistics["body.1.running_mean"].any()
@@ -106,7 +106,7 @@ def test_its_weights_and_its_statistics_cross_the_wire() -> None:
     assert (make_policy(spec, make_model(spec)).outputs(rows) != make_policy(spec, model).outputs(rows)).any()
 
 
-def test_an_actor_builds_it_once_however_many_weights_come() -> None:
+def test_an_actor_builds_the_custom_network_once() -> None:
     """Each publication's policy goes on playing its own weights."""
     spec = make_spec(network=SMALL.model_copy(update={"custom": "tests.networks:Slow"}))
     rows = np.ones((1, 2), np.float32)
@@ -121,7 +121,7 @@ def test_an_actor_builds_it_once_however_many_weights_come() -> None:
         np.testing.assert_array_equal(policy.outputs(rows), expected)
 
 
-def test_one_that_reads_the_action_mask_is_tried_out_with_one() -> None:
+def test_a_network_that_reads_the_action_mask_is_tested_with_a_mask() -> None:
     spec = spec_of("Masked", network=SMALL.model_copy(update={"custom": "tests.networks:ReadsMask"}))
     assert InputSizes.of(spec.observation, 2).choices == spec.action.choices
     model = make_model(spec)
@@ -183,7 +183,7 @@ def test_a_name_that_names_nothing_is_refused(name: str) -> None:
         load_custom(name, SIZES, outputs=2)
 
 
-def test_the_least_that_there_can_be_is_enough() -> None:
+def test_a_minimal_network_is_enough() -> None:
     spec = make_spec(network=SMALL.model_copy(update={"custom": "tests.networks:Linear"}), rollout_steps=5)
     model = make_model(spec)
     rollout = make_rollout(spec, policy=make_policy(spec, model))
@@ -199,6 +199,6 @@ def test_it_is_refused_together_with_a_memory() -> None:
         make_config(network={"custom": "tests.networks:Noisy", "memory": "lstm"})
 
 
-def test_a_broken_one_is_refused_before_anything_runs() -> None:
+def test_a_broken_network_is_refused_before_any_process_starts() -> None:
     with pytest.raises(ConfigurationError, match=r"network\.custom"):
         ActorCritic(make_spec(network=SMALL.model_copy(update={"custom": "tests.networks:ColumnOfValues"})))

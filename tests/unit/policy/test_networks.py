@@ -32,7 +32,7 @@ def convolutions(model: ActorCritic) -> list[tuple[int, int, tuple[int, ...], tu
 
 
 @pytest.mark.parametrize("frames", [1, 4])
-def test_large_pictures_have_the_network_of_nature(frames: int) -> None:
+def test_large_images_get_the_nature_cnn(frames: int) -> None:
     """Mnih et al. (2015): 8 x 8 by 4, 4 x 4 by 2, 3 x 3 by 1, then 512 units."""
     model = make_model(replace(SCREEN, frame_stack=frames))
     assert convolutions(model) == [
@@ -49,7 +49,7 @@ def test_large_pictures_have_the_network_of_nature(frames: int) -> None:
     [(1, 1), (1, 1, 1), (3, 4), (2, 200), (35, 36, 3), (36, 36, 3), (210, 160, 3), (7, 7, 3)],
     ids=str,
 )
-def test_pictures_of_any_size_can_be_read(shape: tuple[int, ...]) -> None:
+def test_networks_read_images_of_any_size(shape: tuple[int, ...]) -> None:
     spec = make_spec(observation=describe_observations(Box(0, 255, shape, np.uint8)))
     outputs = make_policy(spec).outputs(np.zeros((2, *shape), np.uint8))
     assert outputs.shape == (2, 2)
@@ -65,7 +65,7 @@ def test_vectors_have_two_networks_that_share_nothing() -> None:
 @pytest.mark.parametrize(
     "spec", [GRID, make_spec(network=GRU), spec_of("Named")], ids=["image", "gru", "both"]
 )
-def test_pictures_and_memories_have_a_trunk_that_both_heads_share(spec: Spec) -> None:
+def test_with_images_or_a_memory_both_heads_share_a_trunk(spec: Spec) -> None:
     model = make_model(spec)
     inputs = inputs_of(spec, make_rollout(spec).observations[0])
     nothing = Sequences(torch.zeros(1, 2, dtype=torch.bool), torch.zeros(2, spec.network.state_size))
@@ -77,7 +77,7 @@ def test_pictures_and_memories_have_a_trunk_that_both_heads_share(spec: Spec) ->
     assert [type(layer) for layer in (*model.policy, *model.value)] == [nn.Linear, nn.Linear]
 
 
-def test_each_picture_has_an_encoder_of_its_own() -> None:
+def test_each_image_has_its_own_encoder() -> None:
     space = Dict(
         {"a": Box(0, 255, (8, 8), np.uint8), "b": Box(0, 1, (40, 40, 3), np.uint8), "c": Box(-1, 1, (2,))}
     )

@@ -205,7 +205,7 @@ def test_lock_step_mode_is_refused_with_another_publication_interval_than_1() ->
     assert "set publish_every to 1" in message
 
 
-def test_the_staleness_limit_of_lock_step_mode_is_0_whatever_max_staleness_says() -> None:
+def test_the_staleness_limit_of_lock_step_mode_is_0_for_any_max_staleness() -> None:
     assert make_config(lock_step=True, max_staleness=7).staleness_limit == 0
     assert make_config(lock_step=True, max_staleness=0).staleness_limit == 0
     assert make_config(max_staleness=7).staleness_limit == 7

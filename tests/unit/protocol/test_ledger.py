@@ -22,10 +22,10 @@ class TestLedger:
         ledger.add(Outcome.REFUSED, "crc")
         assert ledger.counts == {"refused": 2, "refused:shape": 1, "refused:crc": 1, "steps:refused": 8}
 
-    def test_an_outcome_is_a_plain_word(self) -> None:
+    def test_an_outcome_is_stored_as_its_plain_name(self) -> None:
         assert sorted(Outcome) == ["duplicate", "lost", "refused", "stale", "trained"]
 
-    def test_settled_counts_each_rollout_once_whatever_its_reason(self) -> None:
+    def test_settled_counts_each_rollout_once_for_every_reason(self) -> None:
         ledger = Ledger({"trained": 3, "refused": 2, "refused:shape": 2, "steps:trained": 24, "lost": 1})
         assert ledger.settled == 6
 
@@ -64,19 +64,19 @@ class TestLedger:
 
 
 class TestAudit:
-    def test_books_that_balance_lose_nothing(self) -> None:
+    def test_a_balanced_ledger_counts_no_loss(self) -> None:
         books = make_books(trained=3, stale=1)
         balance = books.audit(entries_added=6, backlog=2)
         assert (balance.entries_added, balance.backlog, balance.imbalance) == (6, 2, 0)
         assert books.ledger.of(Outcome.LOST) == 0
 
-    def test_what_vanished_from_a_stream_is_lost_unexplained(self) -> None:
+    def test_entries_that_vanished_from_a_stream_are_lost_unexplained(self) -> None:
         books = make_books(trained=3, last_entries_added=10)
         assert books.audit(entries_added=10, backlog=2).imbalance == 5
         assert books.ledger.counts == {"trained": 3, "lost": 5, "lost:unexplained": 5}
         assert books.audit(entries_added=10, backlog=2).imbalance == 0
 
-    def test_what_vanished_with_a_stream_is_lost_by_reset(self) -> None:
+    def test_entries_that_vanished_with_their_stream_are_lost_by_reset(self) -> None:
         books = make_books(trained=3, last_entries_added=10)
         assert books.audit(entries_added=0, backlog=0).entries_added == 10
         assert books.ledger.counts == {"trained": 3, "entries_before": 10, "lost": 7, "lost:reset": 7}
@@ -88,7 +88,7 @@ class TestAudit:
         assert books.ledger.counts == {"trained": 3, "entries_before": 3}
         assert books.audit(entries_added=5, backlog=5).imbalance == 0
 
-    def test_entries_settled_between_two_looks_at_a_stream_that_vanished_are_not_lost(self) -> None:
+    def test_entries_settled_between_two_audits_of_a_stream_that_was_deleted_are_not_lost(self) -> None:
         books = make_books(trained=12, last_entries_added=10)
         books.stream_is_new = True
         balance = books.audit(entries_added=0, backlog=0)
@@ -111,14 +111,14 @@ class TestAudit:
         books.audit(entries_added=1, backlog=1)
         assert books.ledger.counts == {"entries_before": 7, "lost": 7, "lost:reset": 7}
 
-    def test_what_a_server_forgot_that_came_back_with_older_data_is_lost(self) -> None:
+    def test_entries_that_a_restarted_server_with_older_data_forgot_are_lost(self) -> None:
         books = make_books(trained=6, last_entries_added=10)  # 4 were waiting
         balance = books.audit(entries_added=8, backlog=2)  # two of them are gone
         assert books.ledger.counts == {"trained": 6, "entries_before": 2, "lost": 2, "lost:rolled_back": 2}
         assert balance.entries_added == 10
         assert books.audit(entries_added=8, backlog=2).imbalance == 0
 
-    def test_settled_rollouts_that_came_back_are_counted_once_more_as_what_they_become(self) -> None:
+    def test_settled_rollouts_that_came_back_are_counted_again_with_their_new_outcome(self) -> None:
         books = make_books(trained=6, last_entries_added=6)
         books.audit(entries_added=5, backlog=3)  # the last addition and the last four settlements are undone
         assert books.ledger.counts == {"trained": 6, "entries_before": 4}
@@ -129,23 +129,23 @@ class TestAudit:
 class TestAdoption:
     """What is believed of a ledger that Redis holds."""
 
-    def test_at_the_first_look_a_predecessors_counts_are_taken_over(self) -> None:
+    def test_the_first_audit_takes_over_a_predecessors_counts(self) -> None:
         books = make_books(trained=3, last_entries_added=10)
         assert books.adopt({"trained": 7, "steps:trained": 56}, entries_added=10, backlog=3)
         assert books.ledger.counts == {"trained": 7, "steps:trained": 56}
 
-    def test_later_an_outsiders_count_is_not_believed(self) -> None:
+    def test_later_audits_ignore_an_outsiders_count(self) -> None:
         books = make_books(trained=3)
         books.adopt({"trained": 3}, entries_added=3, backlog=0)
         assert not books.adopt({"trained": 99_999_999, "stale": 5}, entries_added=3, backlog=0)
         assert books.ledger.counts == {"trained": 3}
 
-    def test_more_than_ever_came_is_not_believed_at_the_first_look_either(self) -> None:
+    def test_the_first_audit_ignores_counts_above_the_entries_added(self) -> None:
         books = make_books(trained=3, last_entries_added=4)
         assert not books.adopt({"trained": 5}, entries_added=6, backlog=2)
         assert books.ledger.counts == {"trained": 3}
 
-    def test_a_settle_whose_reply_was_lost_is_found_in_redis_and_no_more_than_that(self) -> None:
+    def test_only_a_settle_whose_reply_was_lost_is_adopted_from_redis(self) -> None:
         books = make_books(trained=3)
         books.adopt({}, entries_added=3, backlog=0)
         books.doubts = {b"1-1": Settlement(b"1-1", Outcome.TRAINED, steps=8)}
@@ -217,7 +217,7 @@ def test_every_rollout_ever_added_has_an_outcome_or_waits(actions: list[tuple[st
 
 
 @given(histories(*SEEN, "reset unseen", "remember", "roll back"))
-def test_the_books_balance_also_when_a_server_forgot_something_before_anybody_looked(
+def test_the_ledger_balances_also_if_a_server_forgot_entries_before_the_first_audit(
     actions: list[tuple[str, int]],
 ) -> None:
     stream, balance = play(actions)

@@ -41,7 +41,7 @@ class TestPlan:
         assert (plan.actors, plan.rollouts) == (actors, rollouts)
         assert plan.rollouts_per_update == actors * rollouts
 
-    def test_environments_start_anew_at_a_segment_and_whenever_they_are_out_of_turn(self) -> None:
+    def test_environments_are_rebuilt_at_a_segment_and_unless_the_last_update_is_the_one_before(self) -> None:
         plan = LockStep(actors=2, rollouts=1, segment_updates=10)
         assert plan.must_rebuild(13, None)  # a new process
         assert not plan.must_rebuild(13, 12)
@@ -75,7 +75,7 @@ class TestBatch:
     FULL = ((0, A, 7), (0, A, 8), (1, A, 1), (1, A, 2), (2, B, 4), (2, B, 5))
 
     @given(st.permutations(FULL))
-    def test_it_is_ordered_by_slot_and_sequence_whatever_the_arrival(
+    def test_a_batch_is_ordered_by_slot_and_sequence_in_any_order_of_arrival(
         self, arrival: list[tuple[int, str, int]]
     ) -> None:
         assert tuple(batch_of(self.RULE, headers(*arrival))) == self.FULL
@@ -132,7 +132,7 @@ def give(turn: LockStepSampling, of: Weights, rollouts: int = 2) -> None:
 
 
 class TestTurn:
-    def test_it_starts_when_there_are_weights_and_until_it_has_given_what_is_planned(
+    def test_it_starts_rollouts_from_the_first_weights_until_it_has_sent_the_planned_number(
         self, turn: LockStepSampling
     ) -> None:
         first, second = weights(0, 1), weights(1, 2)
@@ -175,7 +175,7 @@ class TestTurn:
         assert turn.build(failures=0) == (21, 0)
         assert turn.build(failures=1) == (21, 1)
 
-    def test_environments_that_missed_a_part_of_the_last_update_are_built_anew(
+    def test_environments_that_missed_a_part_of_the_last_update_are_rebuilt(
         self, turn: LockStepSampling
     ) -> None:
         give(turn, weights(0, 1), rollouts=1)

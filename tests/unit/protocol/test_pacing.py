@@ -63,7 +63,7 @@ def test_numbers_worked_by_hand() -> None:
     )
 
 
-def test_the_serial_baseline_is_one_actor_without_lag() -> None:
+def test_the_serial_baseline_is_one_actor_with_fresh_data() -> None:
     numbers = derived(serial=True, actors=64, envs_per_actor=8, ppo={"batch_steps": 2048})
     assert (numbers.rollout_steps, numbers.rollouts_per_update) == (256, 1)
     assert (numbers.update_epochs, numbers.expected_staleness) == (10, 0)
@@ -137,7 +137,7 @@ def test_a_batch_is_full_when_one_more_rollout_would_miss_the_number_by_more() -
 
 @given(valid_rows=st.integers(0, 200), last_rollout_rows=st.integers(1, 50), batch_steps=st.integers(8, 200))
 @example(valid_rows=0, last_rollout_rows=64, batch_steps=96)
-def test_so_many_rollouts_are_missing_as_make_the_batch_full(
+def test_the_missing_rollouts_make_the_batch_full(
     valid_rows: int, last_rollout_rows: int, batch_steps: int
 ) -> None:
     more = 1
@@ -229,7 +229,7 @@ def test_a_run_of_one_actor_continues_with_nine_that_sample_a_ninth_each() -> No
     assert [pacing.pace(actors).rollout_steps for actors in (1, 4, 9, 18)] == [256, 256, 28, 14]
 
 
-def test_memories_are_not_shortened_and_so_not_every_fleet_may_go_on_with_them() -> None:
+def test_a_network_with_a_memory_keeps_the_rollout_length_so_too_large_a_fleet_is_refused() -> None:
     knobs: dict[str, Any] = {"network": {"memory": "gru"}, "rollout_steps": 256, "envs_per_actor": 8}
     config = make_config(actors=9, ppo={"batch_steps": 2048, "minibatch_size": 256}, **knobs)
     with pytest.raises(ConfigurationError, match="9 actors with 1 rollouts per update cannot stay within"):
@@ -240,7 +240,7 @@ def test_memories_are_not_shortened_and_so_not_every_fleet_may_go_on_with_them()
     ("staleness", "actors", "said"),
     [(None, 1, False), (1.5, 1, False), (1.6, 1, True), (1.4, 9, False), (2.5, 3, True)],
 )
-def test_data_that_are_far_older_than_planned_get_a_word(
+def test_there_is_advice_when_data_are_far_older_than_planned(
     staleness: float | None, actors: int, said: bool
 ) -> None:
     """One planned actor has at most two rollouts in the stream, and one update's time between them."""
@@ -256,7 +256,7 @@ def test_rollouts_never_get_longer_than_the_runs_own() -> None:
     assert [short.pace(actors).rollout_steps for actors in (1, 9, 16, 32)] == [16, 16, 16, 8]
 
 
-def test_rollouts_that_keep_their_length_get_a_word_with_what_to_set() -> None:
+def test_there_is_advice_for_rollouts_that_keep_their_length() -> None:
     memory = replace(NINE, keeps_length=True)
     assert memory.pace(9) == Pace(256, 1, 1)
     assert memory.advice(1) == ""
@@ -277,7 +277,7 @@ def test_a_run_knows_whether_its_rollouts_may_be_shortened() -> None:
     assert keeps(network={"memory": "gru"}, rollout_steps=64)
 
 
-def test_marks_worked_by_hand() -> None:
+def test_backlog_limits_worked_by_hand() -> None:
     """Two rollouts for an update: two batches where the limit allows it, else what it allows."""
     assert backlog_high(rollouts_per_update=2, actors=2, max_staleness=4, publish_every=1) == 4
     assert backlog_high(rollouts_per_update=2, actors=2, max_staleness=1, publish_every=1) == 2
@@ -289,7 +289,7 @@ def test_marks_worked_by_hand() -> None:
     ("actors", "per_update", "high", "mark"),
     [(1, 1, 2, 2), (2, 2, 4, 3), (4, 4, 8, 5), (1, 4, 8, 8), (4, 8, 16, 13), (8, 4, 8, 5), (4, 4, 4, 4)],
 )
-def test_fresh_marks_worked_by_hand(actors: int, per_update: int, high: int, mark: int) -> None:
+def test_backlog_limits_for_fresh_data_worked_by_hand(actors: int, per_update: int, high: int, mark: int) -> None:
     assert backlog_fresh(high, per_update, actors) == mark
 
 
@@ -449,7 +449,7 @@ def busy_age(actors: int, per_update: int, publish_every: int, *, fresh: bool) -
 @pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("publish_every", [1, 2, 4])
 @pytest.mark.parametrize(("actors", "per_update"), [(1, 1), (2, 2), (4, 4), (8, 8), (4, 8), (1, 4)])
-def test_the_expected_lag_is_what_a_busy_learner_sees(
+def test_the_expected_staleness_is_that_of_a_busy_learner(
     actors: int, per_update: int, publish_every: int, fresh: bool
 ) -> None:
     seen, promised = busy_age(actors, per_update, publish_every, fresh=fresh)

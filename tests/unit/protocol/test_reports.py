@@ -107,7 +107,7 @@ class TestFields:
         ],
         ids=lambda report: type(report).__name__,
     )
-    def test_what_is_written_is_read_back(self, report: Any) -> None:
+    def test_written_fields_are_read_back(self, report: Any) -> None:
         stored = {name: str(value) for name, value in to_fields(report).items()}
         assert from_fields(type(report), stored) == report
 
@@ -120,7 +120,7 @@ class TestFields:
 
 class TestWhatOthersWrote:
     @pytest.mark.parametrize("text", ["", "soon", "nan", "inf", "-1e400"])
-    def test_what_is_no_number_is_zero_or_unknown(self, text: str) -> None:
+    def test_a_field_that_is_no_number_is_read_as_zero_or_none(self, text: str) -> None:
         status = from_fields(LearnerStatus, {"update": text, "train_s": text, "return_mean": text})
         assert (status.update, status.train_s, status.return_mean) == (0, 0.0, None)
         assert from_fields(ActorReport, {"pushes": text}).pushes is None

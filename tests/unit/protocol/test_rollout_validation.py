@@ -168,7 +168,7 @@ def test_a_category_outside_the_space_is_refused(action: int) -> None:
     assert error.reason == "action"
 
 
-def test_categories_count_from_zero_whatever_the_environment_starts_with() -> None:
+def test_categories_in_a_rollout_count_from_zero_for_every_start() -> None:
     spec = make_spec(action=discrete(3, start=-1))
     rollout = make_rollout(spec)
     validate(replace(rollout, actions=np.full_like(rollout.actions, 2)), spec)

@@ -116,7 +116,7 @@ def test_a_resumed_run_keeps_what_its_checkpoint_was_made_for(change: dict[str, 
         refuse_another_plan(stored, SPACES, now)
 
 
-def test_a_resumed_run_whose_environment_looks_different_is_refused() -> None:
+def test_a_resumed_run_with_other_spaces_is_refused() -> None:
     stored = planned().config_as_used
     other = EnvironmentSpaces(describe_observations(Box(-1, 1, (5,))), describe_actions(Discrete(2)))
     with pytest.raises(ConfigurationError, match=r"observation: .* != "):
@@ -142,7 +142,7 @@ def test_a_resumed_lock_step_run_keeps_its_fleet() -> None:
             refuse_another_plan(stored, SPACES, planned(**{**same, change: 4}))
 
 
-def test_serial_looks_at_its_environment_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serial_inspects_its_environment_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked = tmp_path / "looked"  # it does so in a child
 
     def counted(source: EnvironmentSource, *more: Any) -> Any:

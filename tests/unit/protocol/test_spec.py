@@ -285,5 +285,5 @@ def test_the_spec_says_how_long_actors_retry_building_and_defaults_to_30_s() -> 
     assert RunDescription.from_text(usual.to_text()).join.env_retry_s == 30
 
 
-def test_what_actors_may_differ_in_leaves_the_digest_alone() -> None:
+def test_settings_in_which_actors_may_differ_do_not_change_the_digest() -> None:
     assert make_description(SPEC, seed=1).digest == make_description(SPEC, seed=2).digest

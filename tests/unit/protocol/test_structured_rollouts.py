@@ -88,7 +88,7 @@ def test_a_category_or_flag_outside_its_space_is_refused_by_array_and_field(
     assert f"{name} {part}" in str(error)
 
 
-def test_any_byte_of_a_picture_is_a_picture() -> None:
+def test_an_image_may_hold_any_byte() -> None:
     rollout = good()
     rollout.observations["observation.camera"] = 255
     validate(rollout, SPEC)

@@ -81,7 +81,7 @@ def test_each_layout_keeps_each_number_in_its_place(layout: str) -> None:
     assert_same(through(sent), sent)
 
 
-def test_decoded_arrays_cannot_be_written_to_and_each_decoding_gives_them_anew() -> None:
+def test_decoded_arrays_are_read_only_and_each_decoding_makes_new_ones() -> None:
     payload = encode_rollout(make_rollout(SPEC))
     decoded = decode_rollout(payload, SPEC)
     for name in ARRAY_NAMES:
@@ -224,7 +224,7 @@ def test_this_release_still_writes_what_the_first_one_of_its_schema_did() -> Non
 
 
 # Known failure KF-WIRE-06.
-def test_what_a_release_of_the_first_schema_wrote_is_refused_with_the_order_of_upgrades() -> None:
+def test_messages_of_the_first_schema_are_refused_with_the_order_of_upgrades() -> None:
     for name, decode in (
         ("rollout_schema1.msgpack", lambda payload: decode_rollout(payload, SPEC)),
         ("weights_schema1.msgpack", decode_weights),

@@ -35,7 +35,7 @@ def test_values_take_their_types() -> None:
     assert options == Options("a", 3, Path("some where"), True)
 
 
-def test_what_is_not_given_has_its_default() -> None:
+def test_an_option_that_is_not_given_has_its_default() -> None:
     assert parse("--run", "a") == Options("a")
     assert parse(default=Options("b", 7)) == Options("b", 7)
     assert parse("--count", "1", default=Options("b", 7)) == Options("b", 1)
@@ -104,7 +104,7 @@ def test_arguments_of_the_environment_are_plain_values_of_any_kind() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_a_mistake_has_no_frame_whatever_the_terminal_can_draw(
+def test_a_message_has_no_frame_on_any_terminal(
     encoding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
@@ -169,7 +169,7 @@ def test_a_whole_number_is_written_as_people_write_it(word: str, number: int) ->
     ],
 )
 @pytest.mark.parametrize("flag", ["--total-steps", "--rollout-steps", "--network.hidden"])
-def test_what_is_no_whole_number_is_refused_by_name(flag: str, word: str, reason: str) -> None:
+def test_a_value_that_is_no_whole_number_is_refused_by_name(flag: str, word: str, reason: str) -> None:
     """Also where the flag may be left out (`int | None`) or takes several (`tuple[int, ...]`)."""
     with pytest.raises(ConfigurationError) as caught:
         read_options(TrainOptions, ["A-v0", flag, word], "dppo-redis train")

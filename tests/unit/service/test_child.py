@@ -106,7 +106,7 @@ def test_any_other_error_comes_back_with_its_traceback(error: BaseException) -> 
 
 
 @pytest.mark.parametrize("hang", [lambda: time.sleep(LONG_S), native_sleep], ids=["sleep", "native call"])
-def test_what_hangs_is_ended_at_the_limit_and_shows_where(
+def test_a_hanging_child_is_killed_at_the_limit_and_its_traceback_logged(
     hang: Callable[[], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
     began = time.monotonic()
@@ -163,13 +163,13 @@ def crash_beside_simulators() -> None:
     crash()
 
 
-def test_what_it_started_ends_with_it() -> None:
+def test_processes_that_the_child_started_end_with_it() -> None:
     assert asked(start_simulators) == 3
     wait_until(lambda: not sleepers(), 10, "no simulator is left")
 
 
 @pytest.mark.parametrize("end", [hang_beside_simulators, crash_beside_simulators])
-def test_what_it_started_ends_with_it_however_it_ends(end: Callable[[], None]) -> None:
+def test_processes_that_the_child_started_end_with_it_in_every_kind_of_end(end: Callable[[], None]) -> None:
     with pytest.raises(EnvironmentBrokenError):
         asked(end, limit_s=2.0)
     wait_until(lambda: not sleepers(), 10, "no simulator is left")

@@ -164,7 +164,7 @@ def test_closing_in_time_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("leaving", ["SystemExit(3)", "KeyboardInterrupt"])
-def test_what_the_users_code_asks_for_is_not_how_a_service_ends(tmp_path: Path, leaving: str) -> None:
+def test_a_service_does_not_exit_with_the_status_of_the_users_code(tmp_path: Path, leaving: str) -> None:
     with service(f"raise {leaving}", tmp_path) as it:
         assert leaving.partition("(")[0] in it.ends(ExitStatus.FAILED)
 

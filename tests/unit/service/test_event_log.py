@@ -43,7 +43,7 @@ def test_a_second_process_appends_and_ends_a_line_that_the_first_one_left_torn(t
     assert len(lines) == 3
 
 
-def test_events_that_a_full_disk_refused_are_told_by_the_next_one(
+def test_the_next_event_counts_those_that_a_full_disk_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     event_log = EventLog(tmp_path / "actor.jsonl")

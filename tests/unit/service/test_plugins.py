@@ -36,7 +36,7 @@ def test_a_module_with_the_name_of_a_package_of_ours_is_refused_by_name(
     assert f"`import {Path(file).parts[0].removesuffix('.py')}`" in str(caught.value)
 
 
-def test_so_it_is_where_the_module_lies_that_would_import_it(here: Path) -> None:
+def test_a_namesake_beside_the_importing_module_is_refused(here: Path) -> None:
     elsewhere = here / "elsewhere"
     (elsewhere / "mine").mkdir(parents=True)
     (elsewhere / "mine" / "__init__.py").write_text("import workers\n")
@@ -51,7 +51,7 @@ def test_so_it_is_where_the_module_lies_that_would_import_it(here: Path) -> None
 
 
 @pytest.mark.parametrize("beside", ["ops/notes.txt", "workers.txt", "mine/workers.py"])
-def test_what_cannot_be_taken_for_it_is_no_clash(here: Path, beside: str) -> None:
+def test_modules_that_cannot_hide_ours_are_allowed(here: Path, beside: str) -> None:
     (here / "fine.py").write_text("")
     (here / beside).parent.mkdir(exist_ok=True)
     (here / beside).write_text("")
@@ -86,5 +86,5 @@ class _SpeechlessError(Exception):
         (_SpeechlessError(), "it cannot say what"),
     ],
 )
-def test_what_an_error_says_is_one_short_line_that_a_screen_can_show(error: Exception, line: str) -> None:
+def test_the_text_of_any_error_becomes_one_short_printable_line(error: Exception, line: str) -> None:
     assert first_line(error) == line

@@ -122,7 +122,7 @@ def _handler() -> Any:
 @pytest.mark.usefixtures("_handler")
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("fails", [False, True], ids=["returns", "raises"])
-def test_what_is_changed_is_put_back(change: str, fails: bool) -> None:
+def test_changed_process_state_is_restored(change: str, fails: bool) -> None:
     before = state()
     try:
         with keeping_process_state():
@@ -214,7 +214,7 @@ def test_a_call_that_does_not_return_in_time_is_interrupted() -> None:
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-def test_one_that_returns_is_not_and_neither_is_what_comes_after_it() -> None:
+def test_a_call_that_returns_in_time_is_not_interrupted_nor_is_later_code() -> None:
     with interrupted_after(0.05):
         pass
     time.sleep(0.1)

@@ -28,7 +28,7 @@ class TestHolderWatch:
         looks = [(0.2 * i, HolderReading(A, 5.0 - 0.2 * i)) for i in range(20)]
         assert set(answers(HolderWatch(), looks)) == {HolderState.UNKNOWN}
 
-    def test_one_that_never_runs_out_is_not_renewed(self) -> None:
+    def test_a_lease_without_expiry_is_not_renewed(self) -> None:
         looks = [(0.2 * i, HolderReading(A, 0.0)) for i in range(20)]
         assert set(answers(HolderWatch(), looks)) == {HolderState.UNKNOWN}
 
@@ -44,7 +44,7 @@ class TestHolderWatch:
             HolderState.RENEWED,
         ]
 
-    def test_what_is_held_for_a_second_longer_than_its_time_to_live_was_renewed(self) -> None:
+    def test_a_lease_held_a_second_longer_than_its_time_to_live_was_renewed(self) -> None:
         watch = HolderWatch(TTL_S)
         looks = [(now, HolderReading(A)) for now in (0.0, TTL_S, TTL_S + 1, TTL_S + 1.1)]
         assert answers(watch, looks) == [
@@ -54,7 +54,7 @@ class TestHolderWatch:
             HolderState.RENEWED,
         ]
 
-    def test_one_whose_beat_stands_still_has_ended_however_much_time_it_has_left(
+    def test_a_holder_whose_beat_stays_the_same_has_ended_even_if_its_lease_has_time_left(
         self,
     ) -> None:
         watch = HolderWatch(TTL_S)
@@ -70,7 +70,7 @@ class TestHolderWatch:
         looks = [(0.0, HolderReading(A, 4.8, beat="7")), (0.2, HolderReading(A, 304.6, beat="7"))]
         assert answers(HolderWatch(), looks) == [HolderState.UNKNOWN, HolderState.UNKNOWN]
 
-    def test_one_that_renewed_and_then_stood_still_has_ended(self) -> None:
+    def test_a_holder_that_renewed_and_then_stopped_has_ended(self) -> None:
         watch = HolderWatch(TTL_S)
         looks = [
             (0.0, HolderReading(A, beat="1")),
@@ -79,7 +79,7 @@ class TestHolderWatch:
         ]
         assert answers(watch, looks) == [HolderState.UNKNOWN, HolderState.RENEWED, HolderState.ENDED]
 
-    def test_a_holder_with_an_empty_name_holds_it_all_the_same(self) -> None:
+    def test_a_holder_with_an_empty_name_is_a_holder(self) -> None:
         assert (
             answers(HolderWatch(TTL_S), [(0.0, HolderReading("")), (7.0, HolderReading(""))])[-1]
             is HolderState.RENEWED
@@ -98,7 +98,7 @@ class TestHolderWatch:
         again = [(0.6 + 0.2 * i, FREE) for i in (1, 2, 3)]
         assert answers(watch, again) == [HolderState.UNKNOWN, HolderState.UNKNOWN, HolderState.ENDED]
 
-    def test_one_whose_time_is_up_has_ended_at_the_first_look_without_a_holder(self) -> None:
+    def test_an_expired_holder_has_ended_at_the_first_reading_without_a_holder(self) -> None:
         watch = HolderWatch(vacant_readings=15)
         watch.judge(HolderReading(A, 0.3), 0.0)
         assert watch.judge(FREE, 0.2) is HolderState.UNKNOWN
@@ -111,13 +111,13 @@ class TestHolderWatch:
 
 
 class TestPulse:
-    def test_who_beats_is_not_silent_and_who_stands_still_is(self) -> None:
+    def test_holders_that_renew_are_not_silent_and_others_are(self) -> None:
         tracker = RenewalTracker(TTL_S)
         assert tracker.silent({1: "a", 2: "a"}, 0.0) == set()
         assert tracker.silent({1: "b", 2: "a"}, TTL_S + 0.9) == set()
         assert tracker.silent({1: "b", 2: "a"}, TTL_S + 1.1) == {2}
 
-    def test_who_was_away_begins_anew(self) -> None:
+    def test_a_holder_that_was_missing_gets_a_new_time_to_live(self) -> None:
         tracker = RenewalTracker(TTL_S)
         tracker.silent({1: "a"}, 0.0)
         tracker.silent({}, 3.0)
@@ -134,19 +134,19 @@ class TestLivingHolder:
         ],
         ids=["free at first", "renewed", "taken by another"],
     )
-    def test_who_lives(
+    def test_the_living_holder(
         self, stop: StopRequest, looks: list[HolderReading], free: str | None, changes_hands: str | None
     ) -> None:
         one, two = iter(looks), iter(looks)
         assert living_holder(lambda: next(one), 60, stop) == free
         assert living_holder(lambda: next(two), 60, stop, changes_hands=True) == changes_hands
 
-    def test_the_looking_ends_after_its_time(self, stop: StopRequest) -> None:
+    def test_reading_the_holder_ends_after_its_time(self, stop: StopRequest) -> None:
         left = falling()
         assert living_holder(lambda: HolderReading(A, next(left)), 0.3, stop) is None
         assert next(left) < 99, "it looked once"
 
-    def test_the_looking_ends_when_a_stop_is_asked_for(self, stop: StopRequest) -> None:
+    def test_reading_the_holder_ends_when_a_stop_is_requested(self, stop: StopRequest) -> None:
         left = falling()
         stop.request()
         assert living_holder(lambda: HolderReading(A, next(left)), 60, stop) is None

@@ -39,7 +39,7 @@ def test_an_end_by_its_own_fault_counts(wait_status: int) -> None:
 
 
 @pytest.mark.parametrize("wait_status", [exited(ExitStatus.TERMINATED), *map(killed, FROM_OUTSIDE)])
-def test_what_was_killed_is_counted_apart_named_and_never_final(wait_status: int) -> None:
+def test_killed_processes_are_counted_separately_and_never_final(wait_status: int) -> None:
     deaths = Deaths()
     for _ in range(3 * MOST_DEATHS):
         deaths = deaths.after(wait_status, 0.1, "its last line")

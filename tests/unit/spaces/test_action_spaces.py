@@ -46,7 +46,7 @@ def received(space: gymnasium.Space[Any], rows: Array) -> list[Any]:
     return list(iterate(batch_space(space, len(rows)), actions))
 
 
-def test_what_each_space_needs_of_the_network() -> None:
+def test_the_outputs_and_action_rows_of_each_space() -> None:
     """Logits, means, and what travels of one action."""
     found = {
         name: (spec.categories, spec.dimensions, spec.row_shape, str(spec.wire_dtype))
@@ -218,7 +218,7 @@ spaces = st.recursive(
 @pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array:UserWarning")
 @settings(max_examples=60)
 @given(space=spaces, seed=st.integers(0, 2**16))
-def test_whatever_the_network_chooses_the_environment_gets_an_action_of_its_space(
+def test_the_environment_gets_an_action_of_its_space_for_any_outputs(
     space: gymnasium.Space[Any], seed: int
 ) -> None:
     action = describe_actions(space)

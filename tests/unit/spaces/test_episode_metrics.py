@@ -58,7 +58,7 @@ def test_metrics_that_raise_while_they_are_read_report_nothing() -> None:
     assert read_episode({"metrics": _NoItems(a=1.0)}) == NOTHING
 
 
-def test_of_two_names_that_become_one_the_first_counts() -> None:
+def test_the_first_of_two_names_that_become_equal_counts() -> None:
     metrics = read_episode({"is_success": 1, "metrics": {"is-success": 0, "a b": 1, "a_b": 2}})
     assert metrics == ((("is_success", 1.0), ("a_b", 1.0)), ("'is-success'", "'a_b'"))
 
@@ -117,7 +117,7 @@ class TestVectors:
             {"final_info": None},
         ],
     )
-    def test_what_is_stacked_in_no_known_way_reports_nothing(self, infos: dict[str, Any]) -> None:
+    def test_metrics_stacked_in_an_unknown_way_are_ignored(self, infos: dict[str, Any]) -> None:
         assert read_vector(infos, [1], is_reset=False) == (NOTHING,)
         assert read_vector({"final_info": infos}, [1], is_reset=True) == (NOTHING,)
 

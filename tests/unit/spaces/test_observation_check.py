@@ -25,7 +25,7 @@ def check(space: gymnasium.Space[Any], observation: Any) -> None:
     [VECTOR, IMAGE, NAMED, Box(-1, 1, (2, 3), np.float64), Discrete(4, start=-2), MultiDiscrete([2, 3])],
     ids=str,
 )
-def test_what_the_space_itself_draws_passes(space: gymnasium.Space[Any]) -> None:
+def test_samples_of_the_space_pass(space: gymnasium.Space[Any]) -> None:
     space.seed(1)
     for _ in range(20):
         check(space, space.sample())
@@ -55,7 +55,7 @@ def test_what_the_space_itself_draws_passes(space: gymnasium.Space[Any]) -> None
         (NAMED, np.zeros(7), "is a ndarray without a part 'arm'"),
     ],
 )
-def test_what_has_another_form_is_refused(space: gymnasium.Space[Any], observation: Any, words: str) -> None:
+def test_an_observation_of_another_form_is_refused(space: gymnasium.Space[Any], observation: Any, words: str) -> None:
     with pytest.raises(ObservationError, match=words) as raised:
         check(space, observation)
     assert isinstance(raised.value, ValueError)  # what callers who know nothing of us expect

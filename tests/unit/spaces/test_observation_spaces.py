@@ -130,7 +130,7 @@ def test_every_quantity_of_a_row_is_one_number(env: str, network: str) -> None:
     assert {name: tuple(x.shape) for name, x in vars(found).items()} == dict.fromkeys(vars(found), (14,))
 
 
-def test_what_travels_of_each_kind_of_space() -> None:
+def test_the_wire_dtype_and_size_of_each_kind_of_space() -> None:
     """Bytes stay bytes, other numbers are float32, a category is its index from 0."""
     by_name = {field.name: field for field in describe_observations(Named.observation_space).fields}
     assert {name: (field.kind, str(field.wire_dtype), field.shape) for name, field in by_name.items()} == {
@@ -144,7 +144,7 @@ def test_what_travels_of_each_kind_of_space() -> None:
         assert str(describe_observations(space).row_dtype) == dtype
 
 
-def test_pictures_are_bytes_in_the_payload_and_floats_are_four_of_them() -> None:
+def test_a_payload_holds_one_byte_per_pixel_and_four_per_float() -> None:
     """Known failure KF-PPO-07: payloads four or eight times too large."""
     spec = spec_of("Named", rollout_steps=50)
     (rollout,) = play(spec, kwargs=[{"length": 100}])
@@ -196,7 +196,7 @@ def test_features_of_stacked_frames_stand_one_frame_after_the_other() -> None:
     assert features(spec, frames, 2).tolist() == [[1, 1, 0, 2, 0, 1]]
 
 
-def test_pictures_become_channels_first_whatever_they_were() -> None:
+def test_images_of_any_axis_order_become_channels_first() -> None:
     picture = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     last = describe_observations(Box(0, 255, (3, 4, 2), np.uint8))
     first = describe_observations(Box(0, 255, (2, 3, 4), np.uint8))
@@ -223,7 +223,7 @@ def test_pictures_become_channels_first_whatever_they_were() -> None:
     ],
     ids=str,
 )
-def test_of_a_square_picture_the_odd_axis_are_the_channels_however_many(
+def test_the_channels_of_a_square_image_are_the_axis_that_differs_in_size(
     shape: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
     """A chess board has 111 of them, for one."""
@@ -231,7 +231,7 @@ def test_of_a_square_picture_the_odd_axis_are_the_channels_however_many(
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 4), (3, 4)], ids=str)
-def test_frames_of_pictures_become_further_channels_oldest_first(shape: tuple[int, ...]) -> None:
+def test_frames_of_images_become_further_channels_oldest_first(shape: tuple[int, ...]) -> None:
     spec = describe_observations(Box(0, 255, shape, np.uint8))
     frames = np.arange(2 * 3 * np.prod(shape)).astype(np.uint8).reshape(2, 3, *shape)
     (stacked,) = images(spec, frames, 3)
@@ -239,7 +239,7 @@ def test_frames_of_pictures_become_further_channels_oldest_first(shape: tuple[in
     np.testing.assert_array_equal(stacked.reshape(frames.shape), frames)
 
 
-def test_the_network_sees_the_same_of_a_picture_with_its_channels_first_or_last() -> None:
+def test_the_network_sees_the_same_image_with_channels_first_or_last() -> None:
     first, last = (
         make_spec(observation=describe_observations(Box(0, 255, shape, np.uint8)))
         for shape in ((3, 40, 44), (40, 44, 3))
@@ -308,7 +308,7 @@ def test_actor_and_learner_agree_after_the_normaliser_has_moved(env: str, networ
         assert report.ratio_error < 1e-4
 
 
-def test_a_picture_beside_a_vector_of_odd_alignment_trains() -> None:
+def test_an_image_beside_a_vector_at_an_unaligned_offset_trains() -> None:
     """A row of 7 x 7 x 3 bytes and two floats: the floats stand at no multiple of four."""
     space = Dict({"a": Box(0, 255, (7, 7, 3), np.uint8), "b": Box(-1, 1, (2,), np.float32)})
     spec = make_spec(observation=describe_observations(space))

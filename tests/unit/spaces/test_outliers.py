@@ -91,7 +91,7 @@ def test_an_outlier_again_and_again_moves_the_statistics_within_bounds() -> None
     assert 0.5 < moments.inverse_std[1] < 1.0
 
 
-def test_a_world_that_changes_for_good_is_followed() -> None:
+def test_the_statistics_follow_a_lasting_change() -> None:
     """Ten times the farthest that is no outlier, after 50 batches; a fifth as many later it is seen whole."""
     batches = [usual(seed) for seed in range(50)]
     late = [usual(seed) + np.array([0, 10 * OUTLIER, 0], np.float32) for seed in range(10)]
@@ -102,7 +102,7 @@ def test_a_world_that_changes_for_good_is_followed() -> None:
     assert outliers < 10 * ROWS
 
 
-def test_what_has_not_varied_so_far_may_begin_to() -> None:
+def test_a_value_that_has_not_varied_may_begin_to_vary() -> None:
     still = np.full((ROWS, 1), 0.1, np.float32)
     moving = np.where(np.arange(ROWS)[:, None] % 100, still, np.float32(500))
     for batches in ([still, moving], [moving, still], [moving]):
@@ -153,7 +153,7 @@ class TestReturns:
         assert (none, outliers) == (0, 1)
         assert scale == pytest.approx(plain, rel=0.05)
 
-    def test_a_running_return_that_an_actor_brings_along_from_it_counts_as_usual(self) -> None:
+    def test_a_running_return_that_contains_an_outlier_counts_as_usual(self) -> None:
         batches = [self.rewards(seed) for seed in range(20)]
         starts = [np.zeros(8) for _ in batches]
         plain, _ = self.spread(batches, starts)

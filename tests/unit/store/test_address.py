@@ -88,7 +88,7 @@ def options_of(url: str) -> dict[str, Any]:
     ],
 )
 @pytest.mark.parametrize("password", ["p/w#1@%&+?=:", "pass word", "ünïcode"])
-def test_credentials_replace_those_of_the_url_whatever_their_characters(url: str, password: str) -> None:
+def test_credentials_of_any_characters_replace_those_of_the_url(url: str, password: str) -> None:
     changed = with_credentials(url, "actor", password)
     if url.startswith("unix://old"):  # redis-py takes the name before the @ first
         assert options_of(changed)["password"] == password

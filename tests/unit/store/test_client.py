@@ -85,11 +85,11 @@ FATAL: list[redis.RedisError] = [
 
 class TestClassify:
     @pytest.mark.parametrize("error", TRANSIENT, ids=str)
-    def test_what_passes_is_waited_out(self, error: redis.RedisError) -> None:
+    def test_errors_that_pass_are_waited_out(self, error: redis.RedisError) -> None:
         assert isinstance(classify(error), TransientError)
 
     @pytest.mark.parametrize("error", FATAL, ids=str)
-    def test_what_needs_a_human_is_not(self, error: redis.RedisError) -> None:
+    def test_errors_that_need_a_human_are_not_waited_out(self, error: redis.RedisError) -> None:
         assert isinstance(classify(error), ConfigurationError)
 
     def test_a_certificate_that_is_not_trusted_needs_a_human(self) -> None:
@@ -121,7 +121,7 @@ class TestPatience:
 
         assert RetryLoop(StopRequest()).call("try", attempt) == "done"
 
-    def test_what_needs_a_human_is_not_repeated(self) -> None:
+    def test_errors_that_need_a_human_are_not_retried(self) -> None:
         attempts = []
 
         def attempt() -> None:

@@ -142,7 +142,7 @@ class TestUrlFile:
         assert find_url(None) == f"redis://:{SECRET}@here"
         assert find_url("redis://there") == "redis://there"
 
-    def test_one_that_others_may_read_is_refused_without_quoting_it(
+    def test_a_secret_file_that_others_may_read_is_refused_without_quoting_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         file = private(tmp_path / "url", f"redis://:{SECRET}@here\n")
@@ -182,7 +182,7 @@ class TestRoles:
             find_url("redis://here", Role.EVALUATOR)
         assert SECRET not in str(caught.value)
 
-    def test_what_is_shown_for_another_actor_names_the_directory_and_no_secret(self, directory: Path) -> None:
+    def test_the_instructions_for_another_actor_name_the_credentials_directory_without_secrets(self, directory: Path) -> None:
         assert shown_credentials("redis://here") == (
             f"{CREDENTIALS_VARIABLE}={directory} ",
             "REDISCLI_AUTH=... ",
@@ -203,7 +203,7 @@ class TestWhatEditorsAndShellsAdd:
             ("", "is empty"),
         ],
     )
-    def test_what_cannot_be_meant_is_named_without_the_secret(
+    def test_a_damaged_secret_is_refused_without_quoting_it(
         self, password_file: Path, content: str, mistake: str
     ) -> None:
         password_file.write_bytes(content.encode())

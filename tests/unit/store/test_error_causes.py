@@ -62,7 +62,7 @@ class TestRecurrence:
         assert "maxclients" in line
         assert told == [line] == [recurrence.text]
 
-    def test_another_error_begins_anew(self, clock: list[float]) -> None:
+    def test_another_error_starts_a_new_count(self, clock: list[float]) -> None:
         recurrence = Recurrence()
         recurrence.count_error("look", RuntimeError("one"))
         clock[0] += 9

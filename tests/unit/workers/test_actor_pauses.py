@@ -9,7 +9,7 @@ _LONGEST_DRAW = 1.5  # of the random factor on a pause
 
 @pytest.mark.parametrize("rollout_s", [0.01, 0.06, 0.2, 1.0])
 @pytest.mark.parametrize("waited_in_rollouts", [1, 5, 10])
-def test_who_looks_last_still_starts_before_the_first_has_delivered(
+def test_the_last_reader_starts_before_the_first_actor_has_delivered(
     rollout_s: float, waited_in_rollouts: int
 ) -> None:
     pause_s = longest_pause(rollout_s, waited_in_rollouts * rollout_s)
@@ -17,7 +17,7 @@ def test_who_looks_last_still_starts_before_the_first_has_delivered(
 
 
 @pytest.mark.parametrize(("rollout_s", "waited_s"), [(0.0, 10), (0.02, 3), (60, 0)])
-def test_a_long_wait_and_a_slow_environment_need_no_more_than_twenty_looks_a_second(
+def test_after_a_long_wait_an_actor_reads_redis_at_most_twenty_times_a_second(
     rollout_s: float, waited_s: float
 ) -> None:
     assert longest_pause(rollout_s, waited_s) == 0.05

@@ -259,7 +259,7 @@ def test_observations_of_every_number_type_travel_as_float32_and_train(
 
 # Known failure KF-WIRE-02.
 @pytest.mark.parametrize("mode", MODES)
-def test_rewards_and_flags_become_fixed_dtypes_whatever_the_environment_returns(mode: AutoresetMode) -> None:
+def test_rewards_and_flags_of_any_type_become_fixed_dtypes(mode: AutoresetMode) -> None:
     spec = make_spec(rollout_steps=10)
     collector = make_collector(make_environments("tests.envs:OddNumbers-v0", [{"length": 7}], mode), spec)
     rollout = collector.collect(make_policy(spec))

@@ -304,7 +304,7 @@ def test_an_observation_that_is_not_of_its_space_is_refused_at_the_start_with_bo
         ("RewardsTwice", "a reward of"),
     ],
 )
-def test_what_only_a_step_shows_is_refused_at_the_start_too(env_id: str, says: str) -> None:
+def test_faults_that_only_a_step_shows_are_refused_at_the_start(env_id: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"{env_id}-v0' .*{says}"):
         inspect(source(f"tests.envs:{env_id}-v0"))
 

@@ -84,7 +84,7 @@ class TestTheWire:
     def rollout(self) -> Rollout:
         return next(rollouts_of(make_collector(make_environments(REPORTING), SPEC), 1))
 
-    def test_metrics_travel_exactly_whatever_was_decoded_before(self, rollout: Rollout) -> None:
+    def test_metrics_arrive_exactly_after_any_earlier_decoding(self, rollout: Rollout) -> None:
         decoder = RolloutDecoder(SPEC)
         plain = replace(rollout, metrics={})
         for sent in (plain, rollout, plain, rollout):

@@ -113,7 +113,7 @@ def test_a_copy_plays_every_nth_episode_and_then_rests() -> None:
     assert env.reset(seed=7)[0].tolist() == [0, 4]
 
 
-def test_what_is_cut_counts_the_episodes_that_have_ended_and_says_so() -> None:
+def test_a_cut_evaluation_counts_the_ended_episodes_and_is_not_complete() -> None:
     player = EpisodePlayer(make_description(MIXED, evaluation_episodes=9))
     seen: list[int] = []
 
@@ -137,7 +137,7 @@ def test_an_evaluation_without_an_episode_that_ended_is_none_and_names_the_remed
     player.close()
 
 
-def test_one_endless_episode_does_not_take_the_others_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_endless_episode_does_not_spoil_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.episodes.LONGEST_EPISODE", 20)
     result = play_mixed(None)
     assert (result.return_mean, result.planned, result.complete) == (10, 9, False)
@@ -214,7 +214,7 @@ def test_evaluation_has_its_own_wrappers_where_they_are_given() -> None:
         (StepCost(30e-6, 2.0, 0.02, 5.0), None, 2, Choice(20, in_processes=True)),  # slow to reset alone
     ],
 )
-def test_how_many_copies_there_are_follows_from_what_one_costs(
+def test_the_number_of_copies_follows_from_the_cost_of_one(
     cost: StepCost, environments: int | None, cores: int, chosen: Choice
 ) -> None:
     assert choose(cost, 100, environments, cores) == chosen

@@ -36,18 +36,18 @@ def tries(failure_count: FailureCount, clock: Clock, error: EnvironmentBrokenErr
 
 
 @pytest.mark.parametrize("retry_s", [0.0, 1.0, 30.0, 300.0])
-def test_what_cannot_be_built_is_tried_for_a_time(clock: Clock, retry_s: float) -> None:
+def test_building_is_retried_for_a_limited_time(clock: Clock, retry_s: float) -> None:
     began, error = clock.now, EnvironmentNotBuiltError("no licence")
     count = tries(FailureCount(retry_s), clock, error)
     assert clock.now - began == pytest.approx(retry_s, abs=0.02)
     assert (count == 1) == (retry_s == 0)
 
 
-def test_what_fails_in_a_step_is_tried_for_a_number_of_times(clock: Clock) -> None:
+def test_failing_steps_are_retried_a_limited_number_of_times(clock: Clock) -> None:
     assert tries(FailureCount(300.0), clock, EnvironmentBrokenError("no licence")) == MOST_FAILURES
 
 
-def test_success_begins_the_time_anew(clock: Clock) -> None:
+def test_a_success_restarts_the_retry_time(clock: Clock) -> None:
     failure_count, error = FailureCount(30.0), EnvironmentNotBuiltError("no licence")
     failure_count.broke(error)
     clock.now += 29.0

@@ -27,7 +27,7 @@ def check(described: RunDescription, said: list[str], stop: StopRequest | None =
     return calls
 
 
-def test_an_environment_that_is_busy_is_tried_again_and_each_failure_told(tmp_path: Path) -> None:
+def test_building_a_busy_environment_is_retried_and_each_failure_reported(tmp_path: Path) -> None:
     port, told = tmp_path / "port", list[str]()
     described = description("tests.envs:Busy-v0", 30.0, port=str(port))
     port.touch()
@@ -44,7 +44,7 @@ def test_an_environment_that_is_busy_is_tried_again_and_each_failure_told(tmp_pa
     assert calls.runs_s() == 0
 
 
-def test_after_its_time_it_is_given_up(tmp_path: Path) -> None:
+def test_an_attempt_is_given_up_after_its_time(tmp_path: Path) -> None:
     port, said = tmp_path / "port", list[str]()
     described = description("tests.envs:Busy-v0", 0.5, port=str(port))
     port.touch()
@@ -53,7 +53,7 @@ def test_after_its_time_it_is_given_up(tmp_path: Path) -> None:
     assert len(said) >= 2
 
 
-def test_what_will_never_fit_is_refused_at_once() -> None:
+def test_environments_that_can_never_be_built_are_refused_at_once() -> None:
     described = description("CartPole-v1", 30.0)
     other = describe(RunConfig(env_id="Acrobot-v1"))
     object.__setattr__(described.spec, "observation", other.spec.observation)
@@ -122,7 +122,7 @@ def test_a_stop_ends_the_pause() -> None:
     assert pause(Deaths(9, 9, 0, "SIGSEGV"), stop)[0] == []
 
 
-def test_after_ten_in_a_row_it_tells_and_gives_up() -> None:
+def test_after_ten_failures_in_a_row_it_logs_them_and_gives_up() -> None:
     said: list[str] = []
     with pytest.raises(TooManyDeathsError):
         pause_after_deaths(Deaths(MOST_DEATHS, 20, 0, "status 70"), print, said.append, StopRequest())

@@ -406,7 +406,7 @@ def test_a_bad_entry_is_settled_at_the_servers_memory_limit(
     assert ledger_of(client, keys)["refused:header"] == 1
 
 
-def test_what_was_skipped_in_a_run_that_is_never_idle_is_trained_all_the_same(
+def test_skipped_entries_are_trained_in_a_run_that_is_never_idle(
     client: Client, keys: RunKeys, leadership: Leadership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each time that the learner looks there is something new, as with actors that are fast."""

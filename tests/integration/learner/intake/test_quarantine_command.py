@@ -42,7 +42,7 @@ def test_it_lists_reason_head_and_first_bytes_newest_first(
     assert "ff 00 61 62" in table
 
 
-def test_one_is_shown_whole_and_nothing_in_it_reaches_the_terminal_as_a_command(
+def test_one_entry_is_shown_whole_without_control_characters(
     redis_server: RedisServer, keys: RunKeys, capsys: pytest.CaptureFixture[str]
 ) -> None:
     newest = json.loads(run(redis_server, keys, capsys, "--json"))["entries"][0]

@@ -18,7 +18,7 @@ from tests.integration.looking import imbalance, ledger_of
 
 
 class TestRestart:
-    def test_the_books_of_a_living_redis_are_taken_over_without_a_checkpoint(
+    def test_a_learner_without_a_checkpoint_takes_over_the_servers_ledger(
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         first = lead(client, keys, stop)
@@ -30,7 +30,7 @@ class TestRestart:
         assert ledger_of(client, keys) == {"trained": 1, "steps:trained": 8}
         assert imbalance(client, keys) == 0
 
-    def test_the_books_of_a_checkpoint_outlive_an_empty_redis(
+    def test_the_ledger_of_a_checkpoint_is_restored_to_an_empty_server(
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         leadership = leadership_of(client, keys, stop)

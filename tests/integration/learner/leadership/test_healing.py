@@ -263,7 +263,7 @@ def test_an_unknown_lower_count_in_the_ledger_is_corrected_from_memory(run: Run)
 
 
 @pytest.mark.parametrize("field", ["trained", "stale", "lost:unexplained", "entries_before", "steps:trained"])
-def test_a_higher_count_that_an_outsider_wrote_is_not_believed(run: Run, field: str) -> None:
+def test_a_higher_count_that_an_outsider_wrote_is_ignored(run: Run, field: str) -> None:
     before = ledger_of(run.client, run.keys)
     run.client.hset(run.keys.ledger, field, "99999999")
     run.keeper.tick()
@@ -271,7 +271,7 @@ def test_a_higher_count_that_an_outsider_wrote_is_not_believed(run: Run, field: 
     assert_healthy(run, version_before=1)
 
 
-def test_a_settle_whose_reply_was_lost_is_counted_once_though_the_keeper_looks_before_it_is_repeated(
+def test_a_settle_whose_reply_was_lost_is_counted_once_even_if_the_keeper_audits_before_the_retry(
     run: Run,
 ) -> None:
     (entry,) = add(run.client, run.keys, make_entry(seq=6))

@@ -61,7 +61,7 @@ class TestKeeperThread:
         finally:
             keeper.close()
 
-    def test_what_keeps_a_lease_never_takes_one(
+    def test_the_thread_that_keeps_a_lease_never_takes_one(
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         leadership = lead(client, keys, stop)
@@ -167,7 +167,7 @@ class TestFleet:
         keeper.tick()
         assert warnings.texts == ()
 
-    def test_an_actor_whose_registration_runs_out_is_missed_and_one_that_leaves_is_not(
+    def test_an_actor_whose_registration_expires_is_missing_and_an_actor_that_deregisters_is_not(
         self, client: Client, keys: RunKeys, stop: StopRequest, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("learner.leadership.missing_actors.LATE_S", 0.0)

@@ -77,7 +77,7 @@ class TestMeeting:
         assert LEASE_TTL_S < time.monotonic() - began < LEASE_TTL_S + 4
         assert holder_of(client, keys) == "learner-2"
 
-    def test_a_holder_that_renews_is_not_followed_whatever_time_its_lease_has_left(
+    def test_a_learner_does_not_follow_a_holder_that_renews_its_lease(
         self, private_client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         first = lead(private_client, keys, stop, owner="host-a:17")
@@ -108,11 +108,11 @@ class TestMeeting:
         lead(client, keys, stop, owner="learner-2")
         assert time.monotonic() - began < 1
 
-    def test_of_two_learners_that_start_at_once_one_leads(self, client: Client, keys: RunKeys) -> None:
+    def test_one_of_two_learners_that_start_together_leads(self, client: Client, keys: RunKeys) -> None:
         answers = [FencedWrites(client, keys).acquire(owner, 5000, 0, 0) for owner in ("a", "b")]
         assert [answer.outcome for answer in answers] == ["acquired", "busy"]
 
-    def test_waiting_for_the_lease_ends_when_a_stop_is_asked_for(
+    def test_waiting_for_the_lease_ends_when_a_stop_is_requested(
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         lead(client, keys, stop)

@@ -27,7 +27,7 @@ from tests.integration.looking import published
 
 
 class TestRestart:
-    def test_versions_go_on_where_there_was_no_checkpoint(
+    def test_versions_continue_without_a_checkpoint(
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         first = lead(client, keys, stop)
@@ -36,7 +36,7 @@ class TestRestart:
         lead(client, keys, stop, owner="learner-2")
         assert published(client, keys) == (2, 3)
 
-    def test_versions_go_on_above_redis_when_the_checkpoint_is_older(
+    def test_versions_continue_above_those_of_redis_if_the_checkpoint_is_older(
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         first = lead(client, keys, stop)
@@ -49,7 +49,7 @@ class TestRestart:
         publish(second, update=39)
         assert published(client, keys) == (2, 51)
 
-    def test_versions_and_epochs_go_on_above_the_checkpoint_when_redis_is_empty(
+    def test_versions_and_epochs_continue_above_the_checkpoint_if_redis_is_empty(
         self, client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
         leadership = leadership_of(client, keys, stop)
@@ -59,7 +59,7 @@ class TestRestart:
         assert published(client, keys) == (8, 41)
 
     @pytest.mark.parametrize("ends", ["killed", "clean"])
-    def test_versions_and_epochs_go_on_when_server_and_learner_died_together(
+    def test_versions_and_epochs_continue_if_server_and_learner_died_together(
         self, client: Client, keys: RunKeys, stop: StopRequest, tmp_path: Path, ends: str
     ) -> None:
         """The checkpoint is older than what was published last; only the directory knows."""

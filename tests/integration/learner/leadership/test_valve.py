@@ -68,7 +68,7 @@ def test_the_stream_is_bounded_in_bytes_the_newest_survive_and_each_loss_is_coun
     assert 25 * MIB < int(status["stream_bytes"]) < LIMIT
 
 
-def test_what_the_learner_has_in_hand_is_not_dropped(
+def test_the_valve_drops_no_delivered_rollouts(
     client: Client, keys: RunKeys, leadership: Leadership
 ) -> None:
     keeper = make_keeper(client, keys, leadership)

@@ -45,7 +45,7 @@ def verdict(payload: bytes, spec: Spec, decoder: RolloutDecoder | None) -> tuple
 
 
 @SPECS
-def test_whatever_byte_is_damaged_the_verdict_is_that_of_the_parser(spec: Spec) -> None:
+def test_for_any_damaged_byte_decoder_and_parser_agree(spec: Spec) -> None:
     payload, decoder = encode_rollout(example(spec)), warm(spec)
     for place in range(len(payload)):
         for change in (0x01, 0x02, 0x80, 0xFF):

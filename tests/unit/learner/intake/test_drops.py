@@ -73,7 +73,7 @@ def test_an_actor_that_loses_more_than_half_is_named(times: Time) -> None:
     assert judged(times, 60, {**others, "1007": [None, 0, 0]}).text == ""
 
 
-def test_that_everything_was_dropped_comes_first(times: Time) -> None:
+def test_the_alarm_that_all_rollouts_were_dropped_has_priority(times: Time) -> None:
     watched = Drops()
     for _ in range(60):
         watched.recent_staleness.add("0", None)

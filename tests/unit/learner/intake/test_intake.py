@@ -112,7 +112,7 @@ class TestReadingBounds:
         assert len(desk.poll() or []) == 5
         assert desk.source.asked == [5]
 
-    def test_what_is_in_hand_is_counted(self) -> None:
+    def test_accepted_rollouts_reduce_the_number_to_read(self) -> None:
         desk = Desk(make_entry(1), make_entry(2), batch_steps=5 * STEPS)
         desk.poll()
         desk.poll()
@@ -172,7 +172,7 @@ class TestDrops:
         assert desk.poll(update) is None
         assert [(s.outcome, s.reason, s.steps) for s in desk.settled] == [expected]
 
-    def test_they_are_counted_by_actor_and_reason_whatever_an_actor_calls_itself(self) -> None:
+    def test_drops_are_counted_by_actor_and_reason_for_any_name_of_an_actor(self) -> None:
         nameless = {**make_entry(3).fields, b"actor": b"3\n"}
         foreign = {**make_entry(1, actor=7).fields, b"spec": b"0" * 16}
         entries = [StreamEntry(b"1-0", foreign), StreamEntry(b"2-0", foreign)]
@@ -183,7 +183,7 @@ class TestDrops:
         )
         assert desk.intake.dropped_by_actor == expected
 
-    def test_no_more_than_a_thousand_actors_are_told_apart(self) -> None:
+    def test_at_most_a_thousand_actors_are_counted_separately(self) -> None:
         drops, stale = DropsByActor(), Settlement(b"", Outcome.STALE)
         for actor in range(1010):
             drops.add(str(actor).encode(), stale)
@@ -267,7 +267,7 @@ class TestDuplicates:
         desk.poll()
         assert [s.outcome for s in desk.settled] == [Outcome.DUPLICATE]
 
-    def test_marks_of_a_checkpoint_recognise_what_was_trained_before(self) -> None:
+    def test_the_sequence_numbers_of_a_checkpoint_show_which_rollouts_were_trained(self) -> None:
         desk = Desk(make_entry(5), make_entry(6), batch_steps=STEPS)
         desk.intake.last_sequence_numbers = LastSequenceNumbers({make_header().boot: 5})
         desk.poll()
@@ -275,7 +275,7 @@ class TestDuplicates:
 
 
 class TestMarks:
-    def test_what_is_only_in_hand_is_not_marked_for_the_next_learner(self) -> None:
+    def test_rollouts_that_are_not_settled_do_not_count_as_trained_for_the_next_learner(self) -> None:
         desk = Desk(make_entry(1), make_entry(2), make_entry(3), make_entry(4), batch_steps=2 * STEPS)
         desk.poll()  # 1 and 2: handed over
         desk.poll()  # 3 and 4: handed over
@@ -285,7 +285,7 @@ class TestMarks:
         assert desk.intake.settled_sequence_numbers().to_dict() == {make_header().boot: 4, "c" * 16: 0}
         assert desk.intake.last_sequence_numbers.to_dict() == {make_header().boot: 5, "c" * 16: 1}
 
-    def test_marks_survive_a_round_trip(self) -> None:
+    def test_sequence_numbers_survive_a_round_trip(self) -> None:
         last_sequence_numbers = LastSequenceNumbers()
         last_sequence_numbers.take(make_header(boot="a" * 16, seq=3))
         again = LastSequenceNumbers(last_sequence_numbers.to_dict())
@@ -316,7 +316,7 @@ class TestAlarm:
             desk.source.waiting.append(make_entry(len(desk.source.asked) + 1))
             desk.poll(update=9)
 
-    def test_when_everything_is_dropped_for_long_status_and_log_say_so_with_the_cause(
+    def test_status_and_log_name_the_cause_if_all_rollouts_are_dropped_for_long(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         desk = Desk(batch_steps=STEPS)
@@ -327,7 +327,7 @@ class TestAlarm:
         assert desk.intake.alarm == "all 3 rollouts of the last 31 s were dropped: 3 stale"
         assert caplog.messages == [desk.intake.alarm]
 
-    def test_one_that_is_trained_on_ends_it(self) -> None:
+    def test_a_trained_rollout_ends_the_alarm(self) -> None:
         desk = Desk(batch_steps=STEPS)
         self.drops(desk, 0, 31)
         desk.source.waiting.append(make_entry(100))

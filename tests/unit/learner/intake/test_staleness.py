@@ -119,12 +119,12 @@ class TestVersions:
     USED = PublishedVersions().cover(1, 1).cover(1, 7).cover(2, 108).cover(2, 110)
 
     @pytest.mark.parametrize(("epoch", "version"), [(1, 1), (1, 7), (1, 107), (2, 108), (2, 109), (2, 110)])
-    def test_what_may_have_been_published_is_kept(self, epoch: int, version: int) -> None:
+    def test_versions_that_may_have_been_published_are_accepted(self, epoch: int, version: int) -> None:
         """Those that a predecessor had reserved, too: it may have used them before it was killed."""
         assert self.USED.contains(epoch, version)
 
     @pytest.mark.parametrize("version", [0, 111, 2**63 - 1])
-    def test_one_that_was_never_published_is_refused(self, version: int) -> None:
+    def test_a_version_that_was_never_published_is_refused(self, version: int) -> None:
         assert judged(2, version, self.USED) is Verdict.UNPUBLISHED
         assert judged(1, version, self.USED) is Verdict.UNPUBLISHED
 
@@ -132,7 +132,7 @@ class TestVersions:
         assert judged(2, 107, self.USED) is Verdict.UNPUBLISHED
         assert judged(1, 108, self.USED) is Verdict.UNPUBLISHED
 
-    def test_a_lost_lineage_is_called_that_whatever_its_version(self) -> None:
+    def test_a_lost_lineage_is_refused_by_that_name_with_any_version(self) -> None:
         assert judged(9, 2**63 - 1, self.USED) is Verdict.LOST_LINEAGE
 
     def test_a_predecessor_may_have_used_all_up_to_what_the_server_held(self) -> None:

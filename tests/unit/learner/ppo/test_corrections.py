@@ -270,7 +270,7 @@ HUGE = [-np.inf, -3e38, -1000.0, -50.0, 50.0, 1000.0, 3e38]
 @pytest.mark.parametrize("correction", ALL)
 @pytest.mark.parametrize("proximal", [*HUGE, np.nan])
 @pytest.mark.parametrize("behaviour", [-3e38, -1000.0, 0.0, 1000.0, 3e38])
-def test_weights_advantages_and_targets_are_finite_whatever_the_policies_say(
+def test_weights_advantages_and_targets_are_finite_for_all_probabilities(
     correction: Correction, proximal: float, behaviour: float
 ) -> None:
     batch = trajectories(3)

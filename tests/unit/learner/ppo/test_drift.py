@@ -30,7 +30,7 @@ def test_fresh_rows_have_not_drifted() -> None:
     assert drift(np.zeros(7, np.float32), 0.2) == Drift(7, 1.0, 0.0, 0.0, 1.0)
 
 
-def test_no_rows_have_not_drifted() -> None:
+def test_without_rows_there_is_no_drift() -> None:
     assert drift(np.zeros(0, np.float32), 0.2) == Drift(0, 1.0, 0.0, 0.0, 1.0)
 
 

@@ -103,7 +103,7 @@ def test_a_policy_of_real_numbers_has_collapsed_where_it_no_longer_spreads() -> 
         assert signs_of(many(20, entropy=2 * (math.log(std) + normal)), spec) == collapsed
 
 
-def test_nothing_is_known_of_the_entropy_where_a_mask_leaves_one_choice() -> None:
+def test_the_entropy_is_not_judged_where_a_mask_leaves_one_choice() -> None:
     parts = (Field(("x",), "vector", (2,), "float32"), Field(("action_mask",), "mask", (4,), "int8"))
     spec = make_spec(action=discrete(4), observation=ObservationSpec(parts))
     assert signs_of(many(20, entropy=0.0), spec) == set()
@@ -156,7 +156,7 @@ class TestLog:
     def health(self, warnings: RunWarnings) -> HealthLog:
         return HealthLog(SPEC, warnings)
 
-    def test_an_update_as_it_should_be_is_not_talked_about(
+    def test_a_healthy_update_gives_no_warning(
         self, health: HealthLog, warnings: RunWarnings, caplog: pytest.LogCaptureFixture
     ) -> None:
         report = trained_with(1.0)

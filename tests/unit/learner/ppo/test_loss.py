@@ -238,7 +238,7 @@ def test_quantities_that_agree_on_a_shape_with_two_dimensions_raise_as_well() ->
         loss_of(log_probs=torch.zeros(8, 1))
 
 
-def test_what_is_watched_carries_no_gradient_and_the_total_does() -> None:
+def test_only_the_total_loss_carries_a_gradient() -> None:
     loss = loss_of(log_probs=torch.zeros(2, requires_grad=True), advantages=[0.0, 1.0])
     watched = [field.name for field in fields(loss) if getattr(loss, field.name).requires_grad]
     assert watched == ["total"]

@@ -69,7 +69,7 @@ def test_pieces_come_to_what_the_whole_comes_to(spec: Any, monkeypatch: pytest.M
     ],
     ids=["numpy", "linux", "windows", "cuda"],
 )
-def test_what_finds_no_memory_names_the_settings_to_lower(error: Exception) -> None:
+def test_an_out_of_memory_error_names_the_settings_to_lower(error: Exception) -> None:
     knobs = make_ppo(batch_steps=5000, minibatch_size=50)
     named = r"batch_steps \(5000\).*minibatch_size \(50\)"
     with pytest.raises(ConfigurationError, match=named), naming_memory_settings(knobs):

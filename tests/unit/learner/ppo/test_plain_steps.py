@@ -138,7 +138,7 @@ def test_training_continues_from_a_checkpoint_of_the_other_kind_of_steps(first: 
     assert distance(weights_of(gone_on.model).numpy(), weights_of(straight.model).numpy()) < 1e-4
 
 
-def test_a_state_without_moments_begins_anew() -> None:
+def test_a_state_without_moments_starts_from_zeros() -> None:
     spec = make_spec(rollout_steps=16)
     used, fresh = make_updates(spec), make_updates(spec)
     used.update(batch_of(spec, seed=3), 0.0)
@@ -150,7 +150,7 @@ def test_a_state_without_moments_begins_anew() -> None:
     assert torch.equal(weights_of(used.model), weights_of(fresh.model))
 
 
-def test_parameters_that_were_replaced_are_the_ones_trained() -> None:
+def test_replaced_parameters_are_trained() -> None:
     spec = make_spec(rollout_steps=16)
     updates, twin = make_updates(spec), make_updates(spec)
     for parameter in updates.model.parameters():
@@ -199,6 +199,6 @@ def test_other_networks_are_trained_by_autograd(network: NetworkConfig) -> None:
 @pytest.mark.parametrize(
     ("width", "kind"), [(WIDEST_BY_HAND, PlainSteps), (WIDEST_BY_HAND + 1, AutogradSteps)]
 )
-def test_so_are_wide_ones_where_that_is_faster(width: int, kind: type) -> None:
+def test_wide_networks_are_trained_by_autograd_if_that_is_faster(width: int, kind: type) -> None:
     spec = make_spec(hidden=(4, width))
     assert isinstance(PpoUpdate(make_model(spec), spec, make_ppo(), 1, 0, CPU)._steps, kind)

@@ -474,7 +474,7 @@ def test_rows_that_are_not_valid_have_no_influence_under_any_correction(
     assert report == spoiled_report
 
 
-def test_the_report_tells_how_far_the_rows_of_each_staleness_have_drifted() -> None:
+def test_the_report_has_the_drift_of_the_rows_of_each_staleness() -> None:
     """Two columns are as the learner's policy would sample, two were ten times as likely when sampled."""
     model = scattered_model(DISCRETE)
     batch = with_log_probs_of(DISCRETE, model, make_batch(DISCRETE, count=4, invalid=[(1, 0), (3, 2)]))
