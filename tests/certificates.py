@@ -1,4 +1,4 @@
-"""What a test of TLS needs: a server that speaks it, and certificates of two days, made by openssl."""
+"""A server that speaks TLS, and certificates that openssl makes for two days."""
 
 import functools
 import shutil
@@ -28,12 +28,12 @@ class Certificates:
 
     @property
     def mutual(self) -> str:
-        """The same, with the client's own certificate."""
+        """Parameters of a URL that trusts the authority and names the client's certificate."""
         client = f"ssl_certfile={self.file('client.crt')}&ssl_keyfile={self.file('client.key')}"
         return f"{self.trust}&{client}"
 
     def server_arguments(self, port: int, *, mutual: bool) -> list[str]:
-        """What makes a Redis listen with TLS."""
+        """Arguments with which a Redis server listens with TLS."""
         return [
             *("--tls-port", str(port), "--tls-ca-cert-file", self.file("ca.crt")),
             *("--tls-cert-file", self.file("server.crt"), "--tls-key-file", self.file("server.key")),
@@ -61,7 +61,7 @@ def _speaks_tls(server: str) -> bool:
 
 
 def why_no_tls() -> str | None:
-    """What is missing for a test of TLS, with the remedy; None where nothing is."""
+    """A missing requirement of the TLS tests, with the remedy; None if there is none."""
     if shutil.which("openssl") is None:
         return "no openssl on PATH: install openssl"
     if find_tls_server() is None:

@@ -1,4 +1,4 @@
-"""The scripts in `docs`, as somebody runs them who copied them: each is a module of its own."""
+"""Imports each script in `docs` as a module, in the form in which a user would copy it."""
 
 import runpy
 from pathlib import Path

@@ -66,5 +66,5 @@ def links(document: Path) -> Iterator[str]:
 
 
 def reason_not_to_run(command: str) -> str | None:
-    """Why no test runs this command; None where one does."""
+    """Why no test runs this command; None if a test does."""
     return next((why for start, why in NOT_RUN.items() if command.startswith(start)), None)

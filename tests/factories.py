@@ -1,4 +1,4 @@
-"""Values for tests; each takes what the test is about and invents the rest, always in the same way."""
+"""Makes values for tests: a test passes the values that matter to it, the rest is fixed."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -110,7 +110,7 @@ def make_model(spec: Spec, seed: int = 0) -> ActorCritic:
 
 
 def constant_model(spec: Spec, outputs: Sequence[float], log_std: float = 0.0) -> ActorCritic:
-    """A network whose logits or means are `outputs` whatever it sees."""
+    """A network whose logits or means are `outputs` for every input."""
     model = make_model(spec)
     with torch.no_grad():
         head = model.policy[-1]
@@ -301,12 +301,12 @@ def make_collector(environments: Environments, spec: Spec, seed: int = 1) -> Col
 
 
 def copied(rollout: Rollout) -> Rollout:
-    """A rollout that outlives the collector's next call."""
+    """A copy of a rollout, which the collector's next call does not change."""
     return replace(rollout, **{name: array.copy() for name, array in vars(rollout).items()})
 
 
 def make_summary(**known: Any) -> RunSummary:
-    """What a serial run came to that was stopped at once; `known` replaces values."""
+    """The summary of a serial run that was stopped at once; `known` replaces values."""
     nothing: dict[str, Any] = dict.fromkeys(("return_mean", "train_return_mean", "target_step"))
     steps = dict.fromkeys(("settled_steps", "trained_steps", "updates", "return_episodes"), 0)
     times = dict.fromkeys(("train_s", "wall_s", "steps_per_s"), 0.0)
@@ -314,7 +314,7 @@ def make_summary(**known: Any) -> RunSummary:
 
 
 def spaces_of(config: RunConfig) -> EnvironmentSpaces:
-    """The spaces of the environment that `config` asks for, looked at in this process."""
+    """The spaces of the environment of `config`, inspected in this process."""
     return inspect(source_of(config), use_mask=config.use_action_mask)
 
 

@@ -1,4 +1,4 @@
-"""What a run of the tests left out, and how to have it: the last lines that pytest prints.
+"""Names the tests that a run left out, and how to run them, in the last lines that pytest prints.
 
 With pytest-xdist the workers collect, each of them all tests, and tell the process that prints.
 """

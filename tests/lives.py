@@ -1,4 +1,4 @@
-"""Processes that live one after the other, each killed with 9 at a random moment of its work."""
+"""Starts processes one after another and kills each with SIGKILL at a random moment."""
 
 import os
 import random
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 
 def lives(work: Callable[[int, int], None], kills: int, longest_s: float) -> Iterator[bytes]:
-    """What each life told before its end: `work` gets its number, from 1, and a pipe to tell it through.
+    """The bytes that each process wrote before its end: `work` gets its number, from 1, and a pipe.
 
     A life is killed at most `longest_s` after its first word. Raises RuntimeError where it ends by itself.
     """

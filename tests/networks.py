@@ -1,4 +1,4 @@
-"""Networks of a user's own: good ones, and such that break the contract."""
+"""Users' networks: some are valid, others break the contract."""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ from dppo_redis.policy.networks import Inputs, InputSizes
 
 
 class Noisy(nn.Module):
-    """With what acts otherwise in training: dropout and the statistics of a batch."""
+    """It has layers that act differently in training: dropout and batch statistics."""
 
     def __init__(self, sizes: InputSizes, outputs: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Noisy(nn.Module):
 
 
 class Linear(nn.Module):
-    """The least there can be; others break one part of it each."""
+    """A minimal valid network; subclasses break one part of it each."""
 
     def __init__(self, sizes: InputSizes, outputs: int) -> None:
         super().__init__()
@@ -93,21 +93,21 @@ class ColumnOfValues(Linear):
 
 
 class Squeezed(Linear):
-    """Of a single row it answers [] instead of [1]."""
+    """For a single row it returns [] instead of [1]."""
 
     def value(self, inputs: Inputs) -> Tensor:
         return super().value(inputs).unsqueeze(-1).squeeze()
 
 
 class AlwaysDropping(Linear):
-    """This dropout does not rest: `training` is on unless it is told otherwise."""
+    """Its dropout stays on in eval()."""
 
     def policy(self, inputs: Inputs) -> Tensor:
         return nn.functional.dropout(super().policy(inputs))
 
 
 class Attending(Linear):
-    """Takes the rows of a batch for the steps of a sequence."""
+    """Treats the rows of a batch as the steps of a sequence."""
 
     def value(self, inputs: Inputs) -> Tensor:
         values = super().value(inputs)

@@ -1,4 +1,4 @@
-"""How much longer deadlines are here than on the machine that they were chosen on.
+"""The factor by which deadlines are longer here than on the machine for which they were chosen.
 
 A deadline ends a wait that would never end. On a machine of a third of the speed what is right takes three
 times as long. Measured once for all test processes: they inherit the variable. On a machine that is as fast

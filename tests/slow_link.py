@@ -1,4 +1,4 @@
-"""A narrow link in front of a server: bytes pass in small pieces at a fixed rate, TLS or not.
+"""A slow link in front of a server, which passes bytes at a fixed rate, with TLS or without.
 
 With `swallows` it takes everything at once and passes it on slowly, as a tunnel with large buffers does;
 without it what does not fit stays with the sender's kernel.

@@ -38,7 +38,7 @@ def main() -> int:
             report = Injector(fleet, rng, kinds, say=True, haste=options.haste).run(options.seconds)
         finally:
             if options.keep is not None:
-                fleet.keep(options.keep)
+                fleet.copy_logs(options.keep)
     text = to_markdown(report)
     print(text)
     if options.report is not None:

@@ -1,4 +1,4 @@
-"""Judges the histories of a run: what services wrote with --event-log, and what the injector did. Pure.
+"""Judges the histories of a run: the event logs of its services and of the injector. Pure.
 
 Each rule takes the story and yields one sentence for each promise that was broken. Nothing is broken
 in an empty list. The rules and what they cannot see are explained in README.md beside this file.
@@ -19,11 +19,11 @@ _SETTLED = (Outcome.TRAINED, Outcome.STALE, Outcome.DUPLICATE, Outcome.REFUSED)
 
 
 def check(events: Iterable[Event], max_staleness: int) -> list[str]:
-    """Every broken promise, as a sentence; an empty list is a clean run."""
+    """Every broken promise, as a sentence; an empty list if none is broken."""
     story = Story(events)
     rules = (
         _nothing_is_missing_from_the_history(story),
-        _books_are_exact(story),
+        _ledger_is_exact(story),
         _lost_is_what_was_removed(story),
         _each_entry_counts_once(story),
         _nothing_is_trained_twice(story),
@@ -45,8 +45,8 @@ def _nothing_is_missing_from_the_history(story: Story) -> Iterator[str]:
         yield "the history has no final state of the books"
 
 
-def _books_are_exact(story: Story) -> Iterator[str]:
-    """The identity at the end, and every outcome between what was surely and what was maybe recorded."""
+def _ledger_is_exact(story: Story) -> Iterator[str]:
+    """The ledger balances at the end; each count lies between confirmed and possible settlements."""
     if story.final is None:
         return
     ledger = story.ledger
@@ -167,10 +167,10 @@ def _rollouts_are_accounted_for(story: Story) -> Iterator[str]:
     """
     missing = sorted(time for rollout, time in story.confirmed.items() if rollout not in story.decided)
     unsettled = story.attempted[Outcome.TRAINED] - story.settled_ids - story.waiting_ids
-    unheard = story.ledger.get(Outcome.TRAINED, 0) - len(story.counted[Outcome.TRAINED])
+    unconfirmed = story.ledger.get(Outcome.TRAINED, 0) - len(story.counted[Outcome.TRAINED])
     taken = [story.time_of(entry_id) for entry_id in unsettled]
-    unheard = max(unheard, min(0, unheard + story.forgotten[Outcome.TRAINED]))
-    lost = sum(not story.is_unseen(time, _LOOK_S) for time in [*missing, *taken]) - unheard
+    unconfirmed = max(unconfirmed, min(0, unconfirmed + story.forgotten[Outcome.TRAINED]))
+    lost = sum(not story.is_unseen(time, _LOOK_S) for time in [*missing, *taken]) - unconfirmed
     if lost > (booked := story.ledger.get(Outcome.LOST, 0)):
         yield f"{lost} rollouts have no outcome, but only {booked} are booked as lost"
     since = float("-inf")  # what was confirmed after a removal can only be taken by later ones

@@ -46,8 +46,8 @@ def kill_supervisord(fleet: Fleet, _rng: random.Random) -> None:
     """The command notices, ends everything and gives up; then somebody resumes."""
     began = time.time()
     signal_process(fleet.pid(*SUPERVISORD), signal.SIGKILL)
-    fleet.wait_for_its_end()  # and it deletes its stream, at some moment since
-    fleet.removed(None, resets=True, since=began)
+    fleet.wait_until_ended()  # and it deletes its stream, at some moment since
+    fleet.note_removal(None, resets=True, since=began)
     fleet.resume()
 
 
@@ -59,7 +59,7 @@ def kill_the_learner_and_supervisord(fleet: Fleet, rng: random.Random) -> None:
 
 def kill_the_command(fleet: Fleet, _rng: random.Random) -> None:
     signal_process(fleet.command.process.pid, signal.SIGKILL)
-    fleet.wait_for_its_end()
+    fleet.wait_until_ended()
     fleet.resume()
 
 
@@ -102,7 +102,7 @@ def take_over_from_a_stopped_learner(fleet: Fleet, _rng: random.Random) -> None:
 def kill_the_server(fleet: Fleet, rng: random.Random) -> None:
     """It comes back empty."""
     fleet.server.kill()
-    fleet.removed(None, resets=True)
+    fleet.note_removal(None, resets=True)
     time.sleep(rng.uniform(0, 3))
     fleet.server.start()
 
@@ -156,7 +156,7 @@ def delete_the_stream(fleet: Fleet, _rng: random.Random) -> None:
 def trim_the_stream(fleet: Fleet, rng: random.Random) -> None:
     left = rng.choice([0, 0, 1])
     trimmed = fleet.client.xtrim(fleet.keys.rollouts, maxlen=left, approximate=False)
-    fleet.removed(trimmed, resets=False)
+    fleet.note_removal(trimmed, resets=False)
 
 
 def destroy_the_group(fleet: Fleet, _rng: random.Random) -> None:
@@ -182,7 +182,7 @@ def _remove(fleet: Fleet, removal: Callable[[Any], object]) -> None:
     pipeline = fleet.client.pipeline()
     pipeline.xlen(fleet.keys.rollouts)
     removal(pipeline)
-    fleet.removed(int(pipeline.execute()[0]), resets=True)
+    fleet.note_removal(int(pipeline.execute()[0]), resets=True)
 
 
 # The network
@@ -255,7 +255,7 @@ def fill_the_disk(fleet: Fleet, rng: random.Random) -> None:
 
 
 def push_poison(fleet: Fleet, rng: random.Random) -> None:
-    _, entry = fleet.harvest()
+    _, entry = fleet.first_entry()
     for fields in poisoned(entry, rng):
         fleet.event_log.write("injected", boot=fields.get(b"boot", b""), seq=0, what="poison")
         fleet.client.xadd(fleet.keys.rollouts, cast(Any, fields), nomkstream=True)
@@ -263,14 +263,14 @@ def push_poison(fleet: Fleet, rng: random.Random) -> None:
 
 def push_duplicates(fleet: Fleet, rng: random.Random) -> None:
     for _ in range(rng.randrange(1, 6)):
-        _, entry = fleet.harvest()
+        _, entry = fleet.first_entry()
         for _ in range(2):
             fleet.client.xadd(fleet.keys.rollouts, cast(Any, entry), nomkstream=True)
 
 
 def push_what_is_too_old(fleet: Fleet, _rng: random.Random) -> None:
     """A good rollout that comes under a new name when the limit has passed."""
-    _, entry = fleet.harvest()
+    _, entry = fleet.first_entry()
     limit = fleet.number(fleet.keys.status, "staleness_limit")
     old = fleet.update + limit + 1
     wait_for(lambda: fleet.update > old, "it is too old")
@@ -282,7 +282,7 @@ def push_what_is_too_old(fleet: Fleet, _rng: random.Random) -> None:
 
 def set_the_servers_clock_back(fleet: Fleet, _rng: random.Random) -> None:
     """An entry from an hour ahead: from now on the server's clock is behind its last id."""
-    _, entry = fleet.harvest()
+    _, entry = fleet.first_entry()
     later = f"{int(1000 * (time.time() + _AN_HOUR_S))}-0"
     fleet.client.xadd(fleet.keys.rollouts, cast(Any, entry), id=later, nomkstream=True)
 

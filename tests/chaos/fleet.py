@@ -34,7 +34,7 @@ _DISK = "64m"
 
 
 class ChaosError(Exception):
-    """The fleet did not come to where the injector waited for it."""
+    """The fleet did not reach the state for which the injector waited."""
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
@@ -47,7 +47,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 
 
 class Fleet:
-    """One training run, and everything that can be done to it."""
+    """One training run, with all actions that a fault needs."""
 
     def __init__(self, settings: Sequence[str], actors: int) -> None:
         self._settings = settings
@@ -81,14 +81,14 @@ class Fleet:
         places = ("--run", NAME, "--run-dir", str(self.run_dir), "--event-log", str(self.histories))
         return Command("train", *places, "--redis", self.proxy.url, *self._settings, *more, cwd=self.place)
 
-    def wait_for_its_end(self) -> None:
-        """Until the command and all it started have ended."""
+    def wait_until_ended(self) -> None:
+        """Wait until the command and all its processes have ended."""
         wait_for(lambda: not self.command.running, "the command has ended")
         wait_for(lambda: not self.command.command_lines(), "its services have ended")
         self.command.__exit__()
 
     def resume(self) -> None:
-        """What an operator does then."""
+        """Resume the run, as an operator would."""
         self.command = self._start("--resume")
 
     # Processes
@@ -113,7 +113,7 @@ class Fleet:
     # Keys
 
     def number(self, key: str, field: str) -> int:
-        """A number of a hash; 0 where there is none, or no hash, or no server."""
+        """A number in a hash; 0 if it is missing, or if the server does not answer."""
         try:
             return int(float(cast(bytes, self.client.hget(key, field)) or 0))
         except (redis.RedisError, ValueError):
@@ -134,38 +134,38 @@ class Fleet:
         except redis.RedisError:
             return {}
 
-    def heard(self) -> dict[int, tuple[int, int]]:
+    def reported_pushes(self) -> dict[int, tuple[int, int]]:
         """(boot, pushes) that each planned actor last reported."""
         keys = {slot: self.keys.actor(slot) for slot in range(self.actors)}
         return {slot: (self.number(key, "boot"), self.number(key, "pushes")) for slot, key in keys.items()}
 
-    def harvest(self) -> tuple[str, dict[bytes, bytes]]:
-        """An entry of the stream as it is."""
+    def first_entry(self) -> tuple[str, dict[bytes, bytes]]:
+        """The first entry of the stream, unchanged."""
         found: list[Any] = []
 
-        def some() -> bool:
+        def has_entry() -> bool:
             with contextlib.suppress(redis.RedisError):
                 found.extend(cast(Any, self.client.xrange(self.keys.rollouts, count=1)))
             return bool(found)
 
-        wait_for(some, "there is an entry in the stream")
+        wait_for(has_entry, "there is an entry in the stream")
         return found[0][0].decode(), found[0][1]
 
-    def removed(self, entries: int | None, *, resets: bool, since: float | None = None) -> None:
+    def note_removal(self, entries: int | None, *, resets: bool, since: float | None = None) -> None:
         """Say in the history how many entries a fault took from the stream; None: all there were.
 
         `since` is when nobody could count any more, if that was before now.
         """
         self.event_log.write("removed", entries=entries, resets=resets, since=since or time.time())
 
-    def look(self) -> None:
-        """Read the books while nobody interferes: they balance at every moment, not only at the keeper's."""
+    def note_balance(self) -> None:
+        """Record the ledger's imbalance, which must be 0 at every moment, not only in the keeper's audits."""
         self.event_log.write("looked", imbalance=imbalance(self.store.counters()))
 
     # The disk
 
     def fill_disk(self) -> Path:
-        """Leave no byte free; returns the file that does it."""
+        """Fill the disk completely; returns the file that takes the space."""
         filler = self.run_dir.parent / "filler"
         with filler.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
             while True:
@@ -174,18 +174,18 @@ class Fleet:
 
     # The end
 
-    def rest(self) -> None:
-        """Pause actors and learner, wait until nothing moves, and write down the books."""
+    def bring_to_rest(self) -> None:
+        """Pause actors and learner, wait until the counters stay the same, and record the ledger."""
         self.store.set_state(PAUSE)
         seen: list[tuple[int, int]] = []
 
-        def still() -> bool:
+        def is_still() -> bool:
             counters = self.store.counters()
             seen.append((counters.entries_added, counters.backlog))
             recent = seen[-int(3 / _POLL_S) :]
             return len(recent) == int(3 / _POLL_S) and len(set(recent)) == 1
 
-        wait_for(still, "the fleet has come to rest")
+        wait_for(is_still, "the fleet has come to rest")
         status = self.store.status()
         counters = self.store.counters()
         entries = [
@@ -202,13 +202,13 @@ class Fleet:
         )
 
     def events(self) -> Iterator[Event]:
-        """Everything that all services and the injector wrote."""
+        """The events of all services and of the injector."""
         for file in sorted(self.histories.glob("*.jsonl")):
             with file.open(encoding="utf-8") as lines:
                 yield from parse(lines)
 
-    def keep(self, directory: Path) -> None:
-        """Copy histories and logs, for looking at them afterwards."""
+    def copy_logs(self, directory: Path) -> None:
+        """Copy histories and logs into `directory`, for a later inspection."""
         shutil.copytree(self.histories, directory / "history")
         shutil.copytree(self.run_dir / "logs", directory / "logs")
         (directory / "train.err").write_text(self.command.err)
@@ -224,14 +224,14 @@ def _mount(place: Path) -> bool:
 
 
 def signal_process(pid: int, number: signal.Signals) -> None:
-    """Send a signal; a process that has gone needs none."""
+    """Send a signal; a process that has ended is ignored."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """A process that stands still for as long as the block takes."""
+    """Stop a process for the time of the block."""
     signal_process(pid, signal.SIGSTOP)
     try:
         yield

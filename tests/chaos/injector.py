@@ -27,7 +27,7 @@ _POLL_S = 0.05
 
 @dataclass
 class Report:
-    """What an attack has shown."""
+    """The results of an attack."""
 
     recoveries: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # seconds, by fault
     hasty: int = 0  # faults that were followed by the next one at once
@@ -54,7 +54,7 @@ class Injector:
     haste: float = 0.0  # share of faults after which the next one comes before the fleet has recovered
 
     def run(self, seconds: float) -> Report:
-        """Attack for so long, at least with each kind once when `seconds` is 0; then judge."""
+        """Attack for `seconds`; if that is 0, inject each kind once; then judge."""
         started = time.monotonic()
         try:
             wait_for(lambda: self.fleet.update >= 3 and self.fleet.status() != {}, "the fleet trains")
@@ -64,7 +64,7 @@ class Injector:
                     break
             if self.haste:
                 self._recovery_s()  # of the last fault, where nobody has waited for it
-            self.fleet.rest()
+            self.fleet.bring_to_rest()
         except (ChaosError, OSError, redis.RedisError) as error:
             self.report.broken.append(f"{type(error).__name__}: {error}")
         self.report.seconds = time.monotonic() - started
@@ -88,15 +88,15 @@ class Injector:
         self.fleet.event_log.write("fault over", kind=kind)
         if self.rng.random() < self.haste:
             self.report.hasty += 1
-            self._tell(kind, "the next one follows at once")
+            self._log_recovery(kind, "the next one follows at once")
         else:
             took_s = self._recovery_s()
-            self.fleet.look()
+            self.fleet.note_balance()
             self.report.recoveries[kind].append(took_s)
-            self._tell(kind, f"recovered after {took_s:5.2f} s")
+            self._log_recovery(kind, f"recovered after {took_s:5.2f} s")
         time.sleep(self.rng.uniform(0.2, 1.5))
 
-    def _tell(self, kind: str, how: str) -> None:
+    def _log_recovery(self, kind: str, how: str) -> None:
         self.fleet.event_log.write("recovered", kind=kind, how=how)
         if self.say:
             print(f"{self.report.faults:4d}  {kind:34s} {how}", flush=True)
@@ -109,16 +109,18 @@ class Injector:
         """
         fleet, over = self.fleet, time.monotonic()
         over_at = time.time()
-        lowest, heard = None, fleet.heard()
+        lowest, before = None, fleet.reported_pushes()
         grown = False
-        silent = set(heard)
+        silent = set(before)
         while time.monotonic() - over < PATIENCE_S:
             status = fleet.status()
             self._note_returns(status)
             if steps := fleet.trained_steps:  # 0 while the weights are gone
                 lowest = min(lowest or steps, steps)
                 grown = grown or lowest < steps
-            silent = {slot for slot in silent if not self._pushes(fleet.heard()[slot], heard[slot])}
+            silent = {
+                slot for slot in silent if not self._pushes(fleet.reported_pushes()[slot], before[slot])
+            }
             # The report, whose time is rounded to a tenth, is of after the fault.
             keeper = from_fields(KeeperStatus, status)
             balanced = keeper.time > over_at + 0.1 and keeper.imbalance == 0
@@ -132,7 +134,7 @@ class Injector:
 
     @staticmethod
     def _pushes(now: tuple[int, int], before: tuple[int, int]) -> bool:
-        """Whether an actor has pushed since, or a new one in its place has."""
+        """Whether an actor, or a new process in its slot, has pushed since."""
         return now[1] > 0 and now != before
 
     def _note_returns(self, status: dict[str, str]) -> None:

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Weather:
-    """What the network does to the connections of a role; the default is fine weather."""
+    """The faults of the network for the connections of a role; by default there are none."""
 
     role: str = ""  # actor, learner, keeper, evaluator, train; empty: all
     delay_s: float = 0.0  # of every piece of a message, in each direction
@@ -86,7 +86,7 @@ class Proxy:
         self.close()
 
     def set_weather(self, weather: Weather) -> None:
-        """From now on, for open connections too."""
+        """Set the faults from now on, for open connections too."""
         self._weather = weather
 
     def reset(self, role: str = "") -> int:
@@ -178,7 +178,7 @@ class Proxy:
                 return
 
     async def _travel(self, link: _Link, size: int) -> None:
-        """Take as long as the weather asks for."""
+        """Wait for the delay and the bandwidth that the weather sets."""
         while self._weather.hole and link.is_of(self._weather.role):
             await asyncio.sleep(_POLL_S)
         weather = self._weather

@@ -1,4 +1,4 @@
-"""What the histories of a run say together, in the order of time, indexed for the checker. Pure."""
+"""The merged histories of a run, in the order of time and indexed for the checker. Pure."""
 
 import json
 from collections import Counter, defaultdict
@@ -36,7 +36,7 @@ def imbalance(counters: Counters) -> int:
 
 
 def parse(lines: Iterable[str]) -> Iterator[Event]:
-    """Events of a history file; what a killed process left of its last line is passed over."""
+    """The events of a history file; an incomplete last line of a killed process is ignored."""
     for line in lines:
         try:
             event = json.loads(line)
@@ -47,7 +47,7 @@ def parse(lines: Iterable[str]) -> Iterator[Event]:
 
 
 class Story:
-    """Events in the order of time, and what the rules ask about them."""
+    """Events in the order of time, with the sums and indices that the rules need."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self._events: dict[str, list[Event]] = defaultdict(list)
@@ -64,7 +64,7 @@ class Story:
 
     @cached_property
     def final(self) -> Event | None:
-        """What the injector read of the books when everything had come to rest."""
+        """The ledger that the injector read at the end, when nothing changed any more."""
         return self.of("final")[-1] if self.of("final") else None
 
     @property
@@ -78,7 +78,7 @@ class Story:
 
     @cached_property
     def attempted(self) -> dict[Outcome, set[str]]:
-        """Entries that a learner wanted to settle so, whether or not it came to that."""
+        """Entries by the outcome with which a learner tried to settle them, successful or not."""
         found: dict[Outcome, set[str]] = {outcome: set() for outcome in Outcome}
         for event in self.of("trained"):
             found[Outcome.TRAINED].update(entry_id for entry_id, *_ in event["rollouts"])
@@ -97,7 +97,7 @@ class Story:
 
     @cached_property
     def forgotten(self) -> Counter[Outcome]:
-        """Outcomes that were only in the head of a learner: it died, and then the server lost everything."""
+        """Outcomes that only a learner's memory held: the learner died, and the server lost its data."""
         found: Counter[Outcome] = Counter()
         for process, successor in pairwise(self.processes):
             settled = [event for event in self.of("settled") if event["process"] == process]
@@ -193,7 +193,7 @@ class Story:
         )
 
     def time_of(self, entry_id: str) -> float:
-        """When an entry was added: as its actor heard it, else as its id says."""
+        """The time at which an entry was added: from its actor's event, else from its id."""
         return self._times.get(entry_id) or int(entry_id.partition("-")[0]) / 1000
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The checker on histories written by hand: what a sound run looks like, and what it must not let pass."""
+"""The checker accepts sound histories written by hand, and finds every broken promise."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +11,8 @@ from tests.chaos.story import Event, parse
 LIMIT = 2
 
 
-class Telling:
-    """A history in the order in which things happened, a tenth of a second apart."""
+class HistoryWriter:
+    """Writes a history, one event each tenth of a second."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -74,9 +74,9 @@ class Telling:
         return self.events
 
 
-def sound() -> Telling:
+def sound() -> HistoryWriter:
     """A run of one learner that has trained on one rollout; another one waits."""
-    told = Telling()
+    told = HistoryWriter()
     told.leads(1)
     told.publishes(1, 1)
     told.reads(1, 1)
@@ -150,30 +150,30 @@ class TestWhatFaultsMayDo:
         assert check(told.ends(trained=1, duplicate=1), LIMIT) == []
 
 
-def _twice_in_one_process(told: Telling) -> list[Event]:
+def _twice_in_one_process(told: HistoryWriter) -> list[Event]:
     told.trains(1, at=1, counts=False)
     return told.ends(waiting=(2,), trained=1)
 
 
-def _twice_over_a_restart(told: Telling) -> list[Event]:
+def _twice_over_a_restart(told: HistoryWriter) -> list[Event]:
     told.leads(2, "L2", update=1)
     told.add("resumed", "L2", update=1, epoch=1, version=1)
     told.trains(1, at=1, counts=False, process="L2")
     return told.ends(waiting=(2,), trained=1)
 
 
-def _too_old(told: Telling) -> list[Event]:
+def _too_old(told: HistoryWriter) -> list[Event]:
     told.trains(2, at=3)
     return told.ends(trained=2)
 
 
-def _from_the_future(told: Telling) -> list[Event]:
+def _from_the_future(told: HistoryWriter) -> list[Event]:
     told.pushes(3, update=5)
     told.trains(3, at=1, update=5)
     return told.ends(waiting=(2,), trained=2)
 
 
-def _of_an_abandoned_lineage(told: Telling) -> list[Event]:
+def _of_an_abandoned_lineage(told: HistoryWriter) -> list[Event]:
     told.pushes(3, update=2)
     told.leads(2, "L2", update=1)
     told.add("resumed", "L2", update=1, epoch=1, version=1)
@@ -181,38 +181,38 @@ def _of_an_abandoned_lineage(told: Telling) -> list[Event]:
     return told.ends(waiting=(2,), trained=2)
 
 
-def _of_nobody(told: Telling) -> list[Event]:
+def _of_nobody(told: HistoryWriter) -> list[Event]:
     told.trains(7, at=1)
     return told.ends(waiting=(2,), trained=2)
 
 
-def _with_other_weights_than_claimed(told: Telling) -> list[Event]:
+def _with_other_weights_than_claimed(told: HistoryWriter) -> list[Event]:
     told.trains(2, at=1, update=1)
     return told.ends(trained=2)
 
 
-def _lost_without_a_removal(told: Telling) -> list[Event]:
+def _lost_without_a_removal(told: HistoryWriter) -> list[Event]:
     return told.ends(trained=1, lost=1)
 
 
-def _more_lost_than_removed(told: Telling) -> list[Event]:
+def _more_lost_than_removed(told: HistoryWriter) -> list[Event]:
     told.pushes(3)
     told.add("removed", "injector", entries=1, resets=False)
     return told.ends(trained=1, lost=2)
 
 
-def _a_valve_that_nobody_opened(told: Telling) -> list[Event]:
+def _a_valve_that_nobody_opened(told: HistoryWriter) -> list[Event]:
     told.add("removed", "injector", entries=1, resets=False)
     return told.ends(trained=1, lost=1, valve=1)
 
 
-def _more_lost_than_the_valve_dropped(told: Telling) -> list[Event]:
+def _more_lost_than_the_valve_dropped(told: HistoryWriter) -> list[Event]:
     told.pushes(3)
     told.drops_by_valve(100, 1)
     return told.ends(trained=1, lost=2, valve=1)
 
 
-def _vanished_after_the_valve(told: Telling) -> list[Event]:
+def _vanished_after_the_valve(told: HistoryWriter) -> list[Event]:
     told.drops_by_valve(100, 2)
     for _ in range(10):
         told.add("pause", "injector")
@@ -220,12 +220,12 @@ def _vanished_after_the_valve(told: Telling) -> list[Event]:
     return told.ends(waiting=(2,), trained=1, lost=1, valve=1)
 
 
-def _trained_without_an_outcome(told: Telling) -> list[Event]:
+def _trained_without_an_outcome(told: HistoryWriter) -> list[Event]:
     told.trains(2, at=1, counts=False)
     return told.ends(trained=1)
 
 
-def _vanished_after_the_last_removal(told: Telling) -> list[Event]:
+def _vanished_after_the_last_removal(told: HistoryWriter) -> list[Event]:
     told.add("removed", "injector", entries=2, resets=False)
     for _ in range(10):
         told.add("pause", "injector")
@@ -233,7 +233,7 @@ def _vanished_after_the_last_removal(told: Telling) -> list[Event]:
     return told.ends(waiting=(2,), trained=1, lost=1)
 
 
-def _an_outcome_forgotten_though_it_was_saved(told: Telling) -> list[Event]:
+def _an_outcome_forgotten_though_it_was_saved(told: HistoryWriter) -> list[Event]:
     told.trains(2, at=1)
     told.add("saved", "L1", update=2, epoch=1)
     told.add("removed", "injector", entries=0, resets=True)
@@ -241,79 +241,79 @@ def _an_outcome_forgotten_though_it_was_saved(told: Telling) -> list[Event]:
     return told.ends(trained=1)
 
 
-def _an_outcome_forgotten_though_the_server_lived(told: Telling) -> list[Event]:
+def _an_outcome_forgotten_though_the_server_lived(told: HistoryWriter) -> list[Event]:
     told.trains(2, at=1)
     told.leads(2, "L2", update=1)
     return told.ends(trained=1)
 
 
-def _counted_twice(told: Telling) -> list[Event]:
+def _counted_twice(told: HistoryWriter) -> list[Event]:
     told.settles("trained", 1)
     return told.ends(waiting=(2,), trained=2)
 
 
-def _a_ledger_above_what_was_tried(told: Telling) -> list[Event]:
+def _a_ledger_above_what_was_tried(told: HistoryWriter) -> list[Event]:
     return told.ends(waiting=(2,), trained=2)
 
 
-def _books_that_do_not_add_up(told: Telling) -> list[Event]:
+def _books_that_do_not_add_up(told: HistoryWriter) -> list[Event]:
     events = told.ends(waiting=(2,), trained=1)
     events[-1]["entries_added"] += 1
     return events
 
 
-def _an_imbalance(told: Telling) -> list[Event]:
+def _an_imbalance(told: HistoryWriter) -> list[Event]:
     return told.ends(waiting=(2,), imbalance=1, trained=1)
 
 
-def _books_that_did_not_balance_for_a_moment(told: Telling) -> list[Event]:
+def _books_that_did_not_balance_for_a_moment(told: HistoryWriter) -> list[Event]:
     told.add("looked", "injector", imbalance=-1)
     return told.ends(waiting=(2,), trained=1)
 
 
-def _more_outcomes_than_entries(told: Telling) -> list[Event]:
+def _more_outcomes_than_entries(told: HistoryWriter) -> list[Event]:
     told.add("booked", "L1", imbalance=-1)
     return told.ends(waiting=(2,), trained=1)
 
 
-def _a_version_that_falls(told: Telling) -> list[Event]:
+def _a_version_that_falls(told: HistoryWriter) -> list[Event]:
     told.publishes(1, 2)
     told.leads(2, "L2")
     told.publishes(2, 2, process="L2")
     return told.ends(waiting=(2,), trained=1)
 
 
-def _a_reader_that_goes_back(told: Telling) -> list[Event]:
+def _a_reader_that_goes_back(told: HistoryWriter) -> list[Event]:
     told.publishes(1, 2)
     told.reads(1, 2)
     told.reads(1, 1)
     return told.ends(waiting=(2,), trained=1)
 
 
-def _a_torn_pair(told: Telling) -> list[Event]:
+def _a_torn_pair(told: HistoryWriter) -> list[Event]:
     told.publishes(1, 2)
     told.reads(1, 2, digest="d1")
     return told.ends(waiting=(2,), trained=1)
 
 
-def _a_refused_pair_that_was_read(told: Telling) -> list[Event]:
+def _a_refused_pair_that_was_read(told: HistoryWriter) -> list[Event]:
     told.publishes(1, 2, end="refused")
     told.reads(1, 2)
     return told.ends(waiting=(2,), trained=1)
 
 
-def _a_publication_after_a_takeover(told: Telling) -> list[Event]:
+def _a_publication_after_a_takeover(told: HistoryWriter) -> list[Event]:
     told.leads(2, "L2")
     told.publishes(1, 2)
     return told.ends(waiting=(2,), trained=1)
 
 
-def _an_epoch_taken_twice(told: Telling) -> list[Event]:
+def _an_epoch_taken_twice(told: HistoryWriter) -> list[Event]:
     told.leads(1, "L2")
     return told.ends(waiting=(2,), trained=1)
 
 
-def _a_hole(told: Telling) -> list[Event]:
+def _a_hole(told: HistoryWriter) -> list[Event]:
     told.add("confirmed", "A1", boot="b", seq=2, id="2-0", missed=1)
     return told.ends(waiting=(2,), trained=1)
 
@@ -355,7 +355,7 @@ def _a_hole(told: Telling) -> list[Event]:
         (lambda told: told.events, "no final state"),
     ],
 )
-def test_a_broken_promise_is_named(lie: Callable[[Telling], list[Event]], sentence: str) -> None:
+def test_a_broken_promise_is_named(lie: Callable[[HistoryWriter], list[Event]], sentence: str) -> None:
     assert sentence in "\n".join(check(lie(sound()), LIMIT))
 
 

@@ -50,7 +50,7 @@ DEADLINE_S = 30.0
 
 @dataclass
 class Attack:
-    """A learner and an actor in threads, and what is done to them."""
+    """A learner and an actor in threads, and the faults for them."""
 
     client: Client
     keys: RunKeys
@@ -65,13 +65,13 @@ class Attack:
     def update(self) -> int:
         return int(cast(Any, self.client.hget(self.keys.weights, "update")) or 0)
 
-    def go_on(self) -> None:
+    def wait_for_updates(self) -> None:
         """Let the learner make some more updates."""
         target = self.update + 3
         wait_until(lambda: self.update >= target, DEADLINE_S, f"update {target}")
 
-    def harvest(self) -> dict[bytes, bytes]:
-        """An entry of the stream as it is."""
+    def first_entry(self) -> dict[bytes, bytes]:
+        """The first entry of the stream, unchanged."""
 
         def first() -> list[Any]:
             return cast(list[Any], self.client.xrange(self.keys.rollouts, count=1))
@@ -87,8 +87,8 @@ class Attack:
 
     def a_rollout_comes_twice(self) -> None:
         for _ in range(3):
-            self.add(self.harvest())
-        self.go_on()
+            self.add(self.first_entry())
+        self.wait_for_updates()
 
     def a_settle_loses_its_reply(self) -> None:
         self.proxy.lose_reply("learner", SETTLE)
@@ -99,16 +99,16 @@ class Attack:
             self.event_log.write("looked", imbalance=imbalance(store.counters()))
 
     def a_rollout_comes_too_late(self) -> None:
-        entry = {**self.harvest(), b"boot": secrets.token_hex(8).encode()}
+        entry = {**self.first_entry(), b"boot": secrets.token_hex(8).encode()}
         weights = {name: int(entry[name.encode()]) for name in ("epoch", "version", "update")}
         wait_until(lambda: self.update > weights["update"] + LIMIT + 1, DEADLINE_S, "it is too old")
         boot, seq = entry[b"boot"].decode(), int(entry[b"seq"])
         self.event_log.write("injected", boot=boot, seq=seq, **weights)
         self.add(entry)
-        self.go_on()
+        self.wait_for_updates()
 
     def another_learner_takes_over(self) -> Leadership:
-        """As if this one's lease had run out unnoticed; it must not get a word in any more."""
+        """Let another learner lead, as if this learner's lease had expired unnoticed."""
         event_log = EventLog(self.directory / "second.jsonl", "learner")
         second = make_leadership(self.client, self.keys, DESCRIPTION, "second", self.stop, event_log)
         pipeline = self.client.pipeline()
@@ -120,8 +120,8 @@ class Attack:
         second.publisher.publish(arrays, self.update, trained_steps=0, settled_steps=0)
         return second
 
-    def comes_to_rest(self, second: Leadership) -> None:
-        """Give the first learner the time to do harm; then end everything and write down the books."""
+    def end_and_record(self, second: Leadership) -> None:
+        """Let the first learner run on for a while, then end all threads and record the ledger."""
         target = self.update + 3
         wait_until(lambda: self.learner.done() or self.update >= target, DEADLINE_S, "the first one ends")
         self.stop.request()
@@ -141,7 +141,7 @@ class Attack:
 
 @contextmanager
 def attack(server: RedisServer, directory: Path) -> Iterator[Attack]:
-    """A learner behind the proxy, and an actor with a way of its own."""
+    """A learner behind the proxy, and an actor that reaches the server directly."""
     keys = RunKeys("mutated")
     values = CONFIG.model_dump(exclude_none=True, mode="json")
     (directory / "config.toml").write_text(tomli_w.dumps(values), encoding="utf-8")
@@ -163,14 +163,14 @@ def attack(server: RedisServer, directory: Path) -> Iterator[Attack]:
 
 
 def verdict_of_an_attack(server: RedisServer, directory: Path) -> list[str]:
-    """What the checker says after everything that this file provokes."""
+    """The checker's sentences after all faults of this module."""
     with attack(server, directory) as attacked:
-        attacked.go_on()
+        attacked.wait_for_updates()
         attacked.a_rollout_comes_twice()
         attacked.a_settle_loses_its_reply()
         attacked.a_rollout_comes_too_late()
         second = attacked.another_learner_takes_over()
-        attacked.comes_to_rest(second)
+        attacked.end_and_record(second)
     events: list[Event] = []
     for file in directory.glob("*.jsonl"):
         events += parse(file.read_text().splitlines())
@@ -184,7 +184,7 @@ def test_the_attack_is_survived_when_every_guard_is_in_place(
 
 
 def _without(name: str, *guards: tuple[str, str]) -> str:
-    """The text of a script with a guard taken out."""
+    """The text of a script without one of its guards."""
     text = scripts.source(name)
     for guard, nothing in guards:
         assert guard in text

@@ -1,4 +1,4 @@
-"""Poison is refused for what is wrong with it, not for something that hides it."""
+"""Each poisoned payload is refused for its own damage."""
 
 import random
 

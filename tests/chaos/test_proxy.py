@@ -1,4 +1,4 @@
-"""The proxy does to a connection what it says, and nothing else in fine weather."""
+"""The proxy causes the faults that it is told to cause, and no others."""
 
 import socket
 import time

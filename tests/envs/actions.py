@@ -1,4 +1,4 @@
-"""Environments that are strict about the actions they are given."""
+"""Environments that refuse actions outside their spaces."""
 
 from typing import Any, ClassVar
 

@@ -1,4 +1,4 @@
-"""Episodes whose every number is known beforehand."""
+"""Environments whose observations, rewards and episode ends are known in advance."""
 
 import time
 from typing import Any, ClassVar
@@ -48,13 +48,13 @@ class FixedLength(gymnasium.Env[Vector, np.int64]):
 
 
 class Terminating(FixedLength):
-    """Ends for good."""
+    """Its episodes terminate."""
 
     end = "terminated"
 
 
 class Truncating(FixedLength):
-    """Is cut off."""
+    """Its episodes are truncated."""
 
     end = "truncated"
 

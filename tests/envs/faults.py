@@ -1,4 +1,4 @@
-"""Environments that misbehave, each in one way."""
+"""Environments with one fault each."""
 
 import os
 import signal

@@ -14,7 +14,7 @@ Batch = npt.NDArray[Any]
 
 
 class Single(Terminating):
-    """What the native ones below stand for."""
+    """The single environment that the native vectors stand for."""
 
     def __init__(self, length: int = 3, fault: str = "") -> None:
         super().__init__(length)

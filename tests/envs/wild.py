@@ -1,4 +1,4 @@
-"""Environments that take over the process they run in, each in one way, after some steps."""
+"""Environments that disturb their process in one way each, after some steps."""
 
 import ctypes
 import os
@@ -46,15 +46,15 @@ class Wild(FixedLength):
         ctypes.string_at(0)
 
     def leaves(self) -> None:
-        """As if all were done."""
+        """Exit with status 0, as if the process had finished."""
         os._exit(0)
 
     def forks(self) -> None:
-        """And both come back."""
+        """Fork; both processes return from the call."""
         os.fork()
 
     def leaves_a_thread(self) -> None:
-        """One that the interpreter would wait for."""
+        """Start a thread for which the interpreter would wait."""
         threading.Thread(target=time.sleep, args=(_LIFE_S,)).start()
 
     def leaves_processes(self) -> None:

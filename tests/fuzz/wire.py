@@ -1,4 +1,4 @@
-"""What the decoders are tried with; `python -m tests.fuzz.wire DIRECTORY` writes the seeds of the corpus."""
+"""Inputs for the decoders; `python -m tests.fuzz.wire DIRECTORY` writes the seeds of the corpus."""
 
 import contextlib
 import hashlib

@@ -28,7 +28,7 @@ PATIENCE_S = 5.0
 
 
 def environments_of(env_id: str, **kwargs: EnvValue) -> Callable[[int, int], Collector]:
-    """What builds two such environments, each time anew."""
+    """A function that builds two such environments at each call."""
     return lambda _boot, builds: make_collector(
         make_environments(env_id, [kwargs, kwargs]), SPEC, seed=builds
     )
@@ -74,7 +74,7 @@ class RunningActor:
 
     @property
     def pushes(self) -> int:
-        """Rollouts pushed so far; raises what ended the actor, if anything did."""
+        """Rollouts pushed so far; raises the error that ended the actor, if there is one."""
         if self.thread.done():
             self.thread.result()
         return self.actor.stats.pushes
@@ -84,7 +84,7 @@ class RunningActor:
         wait_until(lambda: self.pushes >= target, PATIENCE_S, f"{more} more rollouts are pushed")
 
     def wait_until_it_waits(self) -> None:
-        """Until the actor has been waiting for room twice in a row."""
+        """Wait until the actor has waited for room twice in a row."""
         self._wait_for_a_wait()
         self._wait_for_a_wait()
 
@@ -94,7 +94,7 @@ class RunningActor:
 
     @property
     def alive(self) -> bool:
-        """True; raises what ended the actor, if anything did."""
+        """True; raises the error that ended the actor, if there is one."""
         return self.pushes >= 0
 
     def wait_for_the_end(self) -> None:

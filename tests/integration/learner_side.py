@@ -81,7 +81,7 @@ def publish(leadership: Leadership, update: int = 0, spec: Spec = SPEC) -> None:
 
 
 def die(client: Client, keys: RunKeys) -> None:
-    """What is left of a killed learner once its lease has run out."""
+    """Kill a learner: its lease expires, and its pending entries stay."""
     client.delete(keys.lease)
 
 
@@ -156,7 +156,7 @@ def seqs(batch: Sequence[AcceptedRollout]) -> list[int]:
 
 @contextmanager
 def in_background(work: Callable[[], T], stop: StopRequest) -> Iterator[Future[T]]:
-    """Do it in a thread; at the end it is asked to stop, so that nothing outlives the test."""
+    """Run `work` in a thread; at the end of the block `stop` is requested, and the thread is joined."""
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(work)
         try:

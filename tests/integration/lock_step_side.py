@@ -78,7 +78,7 @@ def describe(config: RunConfig) -> RunDescription:
 
 
 def serial_state(config: RunConfig, updates: int) -> State:
-    """Network and optimiser after so many updates in one process, without Redis."""
+    """Network and optimiser after `updates` updates in one process, without Redis."""
     torch.set_num_threads(1)
     description = describe(config)
     ppo = build_ppo(config, description, config.ppo.update_epochs or 0)
@@ -186,7 +186,7 @@ class Late:
         self.collector.close()
 
     def __getattr__(self, name: str) -> Any:
-        """What it reports is the collector's own."""
+        """All other attributes are those of the collector."""
         return getattr(self.collector, name)
 
 

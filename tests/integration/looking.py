@@ -1,4 +1,4 @@
-"""What Redis holds, read with plain commands: none of the product's own reading code."""
+"""Reads Redis with plain commands, not with the product's own code."""
 
 from typing import Any, cast
 
@@ -32,7 +32,7 @@ def published(client: Client, keys: RunKeys) -> tuple[int, int]:
 
 
 def ledger_of(client: Client, keys: RunKeys) -> dict[str, int]:
-    """The books as Redis holds them."""
+    """The ledger as Redis holds it."""
     return {name: int(count) for name, count in hash_of(client, keys.ledger).items()}
 
 
@@ -66,5 +66,5 @@ def blocked(client: Client) -> int:
 
 
 def holder_of(client: Client, keys: RunKeys) -> str:
-    """Who holds the lease; empty where nobody does."""
+    """The holder of the lease; empty if there is none."""
     return (cast(bytes | None, client.get(keys.lease)) or b"").decode().partition(" ")[0]

@@ -18,7 +18,7 @@ from tests.unit.learner.test_checkpoint import make_checkpoints, make_snapshot, 
 
 
 def restored(directory: Path, trainer: PpoUpdate) -> int:
-    """The update that a learner goes on from; 0 where there is none."""
+    """The update from which a learner continues; 0 without a checkpoint."""
     snapshot = make_checkpoints(directory, keep=1).restore(trainer)
     if snapshot is None:
         return 0
@@ -27,7 +27,7 @@ def restored(directory: Path, trainer: PpoUpdate) -> int:
 
 
 def main() -> None:
-    """Each goes on from what the one before it has left."""
+    """Run the processes; each continues from the files of the process before it."""
     torch.set_num_threads(1)
     directory, kills, trainer = Path(sys.argv[1]), int(sys.argv[2]), make_trainer()
 

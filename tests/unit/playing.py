@@ -49,7 +49,7 @@ def vector_of(
 
 
 def lively_model(spec: Spec, seed: int = 0) -> ActorCritic:
-    """As initialised, but with a policy that has learnt to want something."""
+    """A new network whose policy has clear preferences."""
     model = make_model(spec, seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -62,7 +62,7 @@ def lively_model(spec: Spec, seed: int = 0) -> ActorCritic:
 
 
 class Seeing(ActingPolicy):
-    """A policy that keeps what it was shown and what memory it had, at every step."""
+    """A policy that records its observations and its memory at every step."""
 
     shown: list[Array]
     memories: list[Array]
@@ -99,7 +99,7 @@ def play(
 
 
 class Spying(ActorCritic):
-    """Keeps what it is given to read and the values that it answers."""
+    """Records its inputs and the values that it returns."""
 
     def __init__(self, spec: Spec, model: ActorCritic) -> None:
         super().__init__(spec)
@@ -123,7 +123,7 @@ class Spying(ActorCritic):
 
 
 def read_by_learner(spec: Spec, model: ActorCritic, rollout: Rollout) -> Spying:
-    """What the learner reads before the first step: all rows, then last and final observations."""
+    """The learner's inputs before the first step: all rows, then last and final observations."""
     spying = Spying(spec, model)
     prepare(spying, spec, make_ppo(), None, stack([rollout]), CPU)
     assert len(spying.read) == 2

@@ -74,7 +74,7 @@ class TestEquality:
     def test_images_frames_and_every_kind_of_network_equal_the_serial_baseline(
         self, fleet: MakeFleet, network: dict[str, Any]
     ) -> None:
-        """What torch plays: memory and frames before the first row travel, over a segment's start, too."""
+        """Networks that need torch; memory and frames travel, also over a segment's start."""
         updates = SEGMENT + 2
         config = config_of(updates, actors=2, env_id="tests.envs:Named-v0", network=network, frame_stack=2)
         assert_bit_equal(fleet(config).train(1, 0), serial_state(config, updates))
@@ -135,7 +135,7 @@ class TestResume:
 
 
 class TestInterference:
-    """What is lost is sent again, and is the same."""
+    """Lost rollouts are sent again unchanged."""
 
     def hurt(self, run: Fleet, wound: Callable[[], object]) -> None:
         with run.learner() as end, run.actors(0, 1, 2, late_s=0.02):

@@ -1,4 +1,4 @@
-"""What `:status` says of a learner in each of its states, on a real server."""
+"""`:status` of a learner in each of its states, on a real server."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ class Learning:
         return read_status(self.client, self.keys)
 
     def until(self, holds: Callable[[LearnerStatus], bool], what: str) -> RunStatus:
-        """The first status of which it holds."""
+        """The first status for which `holds` is true."""
         found: list[RunStatus] = []
 
         def look() -> bool:

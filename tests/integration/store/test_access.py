@@ -1,4 +1,4 @@
-"""What each role may do on a real server: asked with ACL DRYRUN, and tried."""
+"""The rights of each role on a real server, by ACL DRYRUN and by real commands."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -238,7 +238,7 @@ def would_be_allowed(guarded: Guarded, role: Role, line: str) -> bool:
 
 
 def is_allowed(guarded: Guarded, role: Role, line: str) -> bool:
-    """Whether a server that is asked for it has another objection than the user's rights, or none."""
+    """Whether a server executes a command, or refuses it for a reason other than the user's rights."""
     with opened(guarded.url(role)) as client, opened(guarded.url(ADMIN)) as admin:
         admin.flushall()
         try:

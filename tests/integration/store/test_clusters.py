@@ -1,4 +1,4 @@
-"""What is no single server is refused by name, whichever slots it owns."""
+"""A node of a cluster and a sentinel are refused by name as servers."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

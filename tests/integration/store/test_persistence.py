@@ -47,8 +47,8 @@ class Run:
     def add(self, *seqs: int) -> list[bytes]:
         return add(self.client, self.keys, *[make_entry(seq=seq, boot=BOOT) for seq in seqs])
 
-    def go_on(self) -> None:
-        """Settle the first rollout, add four more, publish: what an interruption may undo."""
+    def continue_training(self) -> None:
+        """Settle the first rollout, add four more, publish: an interruption may undo this."""
         ((first, _),) = cast(Any, self.client.xrange(self.keys.rollouts, count=1))
         self.leadership.bookkeeper.settle([Settlement(first, Outcome.TRAINED, steps=STEPS)])
         self.add(4, 5, 6, 7)
@@ -120,7 +120,7 @@ def save(run: Run) -> None:
 @pytest.mark.parametrize("profile", ["none"], indirect=True)
 def test_without_persistence_a_restart_loses_what_waited_and_nothing_of_the_run(run: Run) -> None:
     RunStore(run.client, run.keys).set_state(PAUSE)
-    run.go_on()
+    run.continue_training()
     version = version_of(run.client, run.keys)
     run.server.kill()
     run.come_back()
@@ -132,7 +132,7 @@ def test_without_persistence_a_restart_loses_what_waited_and_nothing_of_the_run(
 
 @pytest.mark.parametrize("profile", ["durable"], indirect=True)
 def test_a_log_loses_nothing_when_the_server_is_killed(run: Run) -> None:
-    run.go_on()
+    run.continue_training()
     version = version_of(run.client, run.keys)
     run.server.kill()
     run.come_back()
@@ -144,7 +144,7 @@ def test_a_log_loses_nothing_when_the_server_is_killed(run: Run) -> None:
 @pytest.mark.parametrize("profile", ["durable"], indirect=True)
 def test_a_power_loss_removes_the_end_of_the_log_and_the_ledger_counts_the_loss(run: Run) -> None:
     flushed = run.log.stat().st_size
-    run.go_on()
+    run.continue_training()
     version = version_of(run.client, run.keys)
     run.server.kill()
     with run.log.open("r+b") as log:
@@ -157,7 +157,7 @@ def test_a_power_loss_removes_the_end_of_the_log_and_the_ledger_counts_the_loss(
 def test_a_restored_snapshot_loses_later_entries_and_the_ledger_counts_the_loss(run: Run) -> None:
     assert run.client.config_get("save") == {"save": "10 1"}
     save(run)
-    run.go_on()
+    run.continue_training()
     version = version_of(run.client, run.keys)
     run.server.kill()
     run.come_back()

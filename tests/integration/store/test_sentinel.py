@@ -1,4 +1,4 @@
-"""A client that asks sentinels: whom it believes, and when it leaves a server."""
+"""A client that uses sentinels: how it finds the primary, and when it leaves a server."""
 
 import time
 from collections.abc import Iterator

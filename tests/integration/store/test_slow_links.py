@@ -1,4 +1,4 @@
-"""Slow links: a timeout watches progress, and no rollout is sent twice because it takes long."""
+"""Slow links: a timeout measures progress, so that a slow push is not sent twice."""
 
 import time
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ class TestSlowLinks:
     def test_a_push_waits_for_bytes_in_a_tunnel_and_the_next_push_trusts_the_measured_rate(
         self, private_server: RedisServer, private_client: Client, keys: RunKeys, stop: StopRequest
     ) -> None:
-        """It takes everything at once: neither socket nor kernel can tell how far it is."""
+        """The tunnel accepts all bytes at once, so that neither socket nor kernel shows the progress."""
         lead(private_client, keys, stop)
         with (
             SlowLink(private_server.url.removeprefix("unix://"), SLOWER, swallows=True) as link,

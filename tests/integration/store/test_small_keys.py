@@ -163,7 +163,7 @@ class TestRuns:
 
 
 class TestBesideAMillionOtherKeys:
-    """Names that are known are not searched for: a search takes as long as there are keys."""
+    """Known key names are not scanned for, because a scan takes longer with each key of the server."""
 
     def test_a_run_begins_ends_and_shows_its_status_without_scanning_keys(
         self, redis_server: RedisServer, client: Client, keys: RunKeys, store: RunStore, stop: StopRequest
@@ -253,7 +253,9 @@ class TestEvaluation:
         assert (store.evaluation(), store.evaluator()) == (self.RESULT, EvaluatorReport())
         assert integer(client.xlen(keys.metrics)) == 1
 
-    def test_an_evaluation_is_added_to_the_metrics_stream(self, client: Client, keys: RunKeys, store: RunStore) -> None:
+    def test_an_evaluation_is_added_to_the_metrics_stream(
+        self, client: Client, keys: RunKeys, store: RunStore
+    ) -> None:
         store.write_evaluation(to_fields(self.RESULT))
         assert integer(client.xlen(keys.metrics)) == 1
 
@@ -333,7 +335,7 @@ class TestActors:
 
 
 class TestClocks:
-    """The learner's host, the reader's and the server's: only the last one counts."""
+    """Of the clocks of learner, reader and server only the server's counts."""
 
     @pytest.mark.parametrize("ahead_s", [-86_400.0, 86_400.0])
     def test_the_age_of_a_status_is_that_of_the_servers_clock(
@@ -365,7 +367,7 @@ class TestClocks:
 
 
 class TestSlots:
-    """`actor --slot` of a slot that somebody has."""
+    """`actor --slot` with a slot that has a registration."""
 
     def registered(self, client: Client, keys: RunKeys, host: str, pid: int) -> None:
         client.hset(keys.actor(2), mapping={"host": host, "pid": str(pid), "boot": "1"})

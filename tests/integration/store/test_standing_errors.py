@@ -1,4 +1,4 @@
-"""Errors that come back in the same way: waited out, and told with cause, remedy and count."""
+"""Services wait out recurring errors, and report them with cause, remedy and count."""
 
 import os
 from pathlib import Path
@@ -30,12 +30,12 @@ SOON_S = 0.5
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is told after ten seconds is told sooner."""
+    """Errors are reported at once instead of after ten seconds."""
     monkeypatch.setattr("dppo_redis.store.error_causes._TOLD_AFTER_S", SOON_S)
 
 
 def standing(client: Client, stop: StopRequest) -> str:
-    """What a service tells of an error that comes back, while it goes on waiting."""
+    """The reports of a service about a recurring error, while it waits."""
     retry = RetryLoop(stop)
     with in_background(lambda: retry.call("ping", client.ping), stop) as waiting:
         wait_until(lambda: waiting.done() or retry.recurrence.text != "", 10, "it is told")

@@ -1,4 +1,4 @@
-"""Rollouts from a producer to a consumer, and what happens when stream, group or server go away."""
+"""Rollouts go from a producer to a consumer, also after the loss of stream, group or server."""
 
 import time
 from dataclasses import fields
@@ -235,7 +235,7 @@ class TestReading:
     def test_a_lost_group_is_made_again_at_the_servers_memory_limit(
         self, client: Client, keys: RunKeys, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Else nobody could ever drain it."""
+        """Otherwise no learner could ever empty it."""
         consumer = make_consumer(client, keys)
         list(consumer.read(10, 1))
         ids = add(client, keys, make_entry())
@@ -250,7 +250,7 @@ class TestReading:
     def test_entries_that_another_client_made_the_group_skip_are_delivered(
         self, client: Client, keys: RunKeys, by_hand: str
     ) -> None:
-        """Else they would count as backlog for ever."""
+        """Otherwise they would count as backlog for ever."""
         consumer = make_consumer(client, keys)
         ids = add(client, keys, make_entry(), make_entry(seq=2))
         if by_hand == "setid":

@@ -1,4 +1,4 @@
-"""Redis through TLS: what is trusted, and one clear line for what waiting never mends."""
+"""Redis through TLS: trusted certificates, and one clear line for errors that need a human."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -174,7 +174,7 @@ class TestFailingOver:
 
 
 def refusal(producer: RolloutProducer) -> DppoError | None:
-    """What a look at Redis ends with; None when it is answered."""
+    """The error of a read of Redis; None if there is none."""
     try:
         with translated():
             producer.read_pacing()
@@ -222,9 +222,7 @@ class TestMisconfigured:
         with opened(url) as client:
             assert client.ping()
 
-    def test_an_address_that_is_no_redis_server_is_refused_as_such(
-        self, stop: StopRequest
-    ) -> None:
+    def test_an_address_that_is_no_redis_server_is_refused_as_such(self, stop: StopRequest) -> None:
         with (
             opened("unix:///nowhere/redis.sock") as client,
             pytest.raises(UnavailableError, match=r"redis\.sock"),

@@ -84,7 +84,7 @@ class TestLength:
     def test_a_running_rollout_is_cut_where_the_fleet_has_grown(
         self, redis_server: RedisServer, client: Client, keys: RunKeys
     ) -> None:
-        """What the watchdog's thread does while the main one samples."""
+        """The watchdog's thread does this while the main thread samples."""
         slow = environments_of(f"{FAULTS}Slow-v0", ms=300)
         with running_actor(redis_server.url, keys, slow) as running:
             wait_until(lambda: running.actor.stats.rollout_began is not None, 10, "it samples")
@@ -224,7 +224,7 @@ class TestPacing:
 
 @cache
 def policy_of(update: int) -> ActingPolicy:
-    """What `publish` publishes at `update`."""
+    """The policy that `publish` publishes at `update`."""
     return ActingPolicy(make_weights(SPEC, make_model(SPEC, seed=update)), SPEC)
 
 

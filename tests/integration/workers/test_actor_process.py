@@ -1,4 +1,4 @@
-"""`python -m workers` as supervisord starts it: what it makes of how the processes before it ended."""
+"""`python -m workers` under supervisord: pauses and ends by the deaths of earlier processes."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ Start = Callable[..., Any]
 
 
 class Process:
-    """An actor of slot 4, and what it says."""
+    """An actor process of slot 4, and its log."""
 
     def __init__(self, url: str, run: str, directory: Path, deaths: Deaths | None) -> None:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
@@ -109,7 +109,9 @@ def test_its_pause_is_seen_from_outside_and_a_stop_ends_it(
         assert actor.wait() == ExitStatus.TERMINATED  # for supervisord, which starts another one
 
 
-def test_a_stopped_actor_that_was_started_by_hand_exits_with_0(start: Start, client: Client, keys: RunKeys) -> None:
+def test_a_stopped_actor_that_was_started_by_hand_exits_with_0(
+    start: Start, client: Client, keys: RunKeys
+) -> None:
     with start(cart_pole()) as actor:
         wait_until(lambda: "boot" in hash_of(client, keys.actor(SLOT)), 20, "it is registered")
         actor.process.send_signal(signal.SIGTERM)
@@ -125,7 +127,9 @@ def test_an_actor_started_by_hand_logs_why_it_leaves(start: Start, client: Clien
     assert last.endswith("actor 4 leaves: the run has ended (target); pushed 0 rollouts, 0 steps")
 
 
-def test_an_actor_that_starts_after_the_end_of_the_run_says_so(start: Start, client: Client, keys: RunKeys) -> None:
+def test_an_actor_that_starts_after_the_end_of_the_run_says_so(
+    start: Start, client: Client, keys: RunKeys
+) -> None:
     RunStore(client, keys).set_state(STOP, "total_steps")
     with start(cart_pole()) as actor:
         assert actor.wait() == ExitStatus.DONE

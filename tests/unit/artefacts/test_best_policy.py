@@ -1,4 +1,4 @@
-"""Which policy of a run's evaluations is kept."""
+"""The policy with the best evaluation of a run is kept."""
 
 import json
 from dataclasses import replace

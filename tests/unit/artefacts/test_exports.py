@@ -1,4 +1,4 @@
-"""What an export holds is the policy, whole, and a stranger can act with it by its description alone."""
+"""An export holds the whole policy, and its description suffices to act with it."""
 
 import json
 from dataclasses import replace

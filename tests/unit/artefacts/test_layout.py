@@ -1,4 +1,4 @@
-"""The layout of an export says as data what the network reads, so that no part is taken for another."""
+"""The layout of an export describes the network's inputs, so that no part is mistaken for another."""
 
 import json
 import math
@@ -81,7 +81,7 @@ def by_name(action: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def assert_same_action(found: Any, expected: Any) -> None:
-    """Up to rounding of the network's sums; types and shapes are the same."""
+    """Compare two actions: numbers up to rounding, types and shapes exactly."""
     ours = by_name(expected)
     theirs = found if isinstance(found, dict) else {"action": np.asarray(found)}
     assert theirs.keys() == ours.keys()

@@ -1,4 +1,4 @@
-"""Flags as people from other libraries type them: read as ours, or refused with ours."""
+"""Flags of other libraries are read as ours, or refused with our name."""
 
 import logging
 from pathlib import Path

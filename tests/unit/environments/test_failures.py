@@ -1,4 +1,4 @@
-"""What is final at once, and what is tried again because it may pass."""
+"""Final errors end at once, other errors of environments are retried."""
 
 import logging
 import time
@@ -25,7 +25,7 @@ from tests.factories import TERMINATING, source
 
 
 class Wild(FixedLength):
-    """Raises what it is told to, where it is told to."""
+    """Raises a given error in a given method."""
 
     def __init__(self, what: str = "", where: str = "init", length: int = 3) -> None:
         super().__init__(length)
@@ -114,7 +114,7 @@ class Unlicensed(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def failing(times: int) -> Any:
-    """Fails so often, then answers."""
+    """An attempt that fails `times` times and then succeeds."""
     left = [times]
 
     def attempt() -> str:

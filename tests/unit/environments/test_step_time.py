@@ -1,4 +1,4 @@
-"""How long a step takes, and what follows for how environments are stepped together."""
+"""The measured time of a step, and the vectorization that follows from it."""
 
 import time
 

@@ -167,7 +167,7 @@ def test_episodes_are_counted_right_wherever_statistics_are_recorded(
 
 
 def test_words_are_refused_by_the_name_of_their_part_and_a_filter_drops_them() -> None:
-    """An environment as minigrid has them."""
+    """An environment as in minigrid."""
     with pytest.raises(ConfigurationError, match=r"Text.*\(part mission\).*FilterObservation"):
         inspect(source(SPOKEN))
     env = make_single(source(SPOKEN, FILTER))

@@ -1,4 +1,4 @@
-"""The learner's network and optimiser, as a run's configuration asks for them."""
+"""The network and optimiser that follow from a run's configuration."""
 
 import math
 

@@ -352,9 +352,7 @@ class TestDamage:
         assert restored is not None
         assert restored.progress.update == 1
 
-    def test_the_learner_refuses_to_start_if_no_checkpoint_can_be_read(
-        self, tmp_path: Path
-    ) -> None:
+    def test_the_learner_refuses_to_start_if_no_checkpoint_can_be_read(self, tmp_path: Path) -> None:
         checkpoints = make_checkpoints(tmp_path)
         checkpoints.save(make_trainer(), make_snapshot()).write_bytes(b"damaged")
         with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):

@@ -70,7 +70,7 @@ class TestDisk:
 
 
 def fsync_that_fails(monkeypatch: pytest.MonkeyPatch, number: int, *, directories_only: bool) -> None:
-    """As file systems have it that cannot flush."""
+    """Makes fsync fail as on file systems that cannot flush."""
     real = os.fsync
 
     def fsync(descriptor: int) -> None:

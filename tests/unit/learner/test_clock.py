@@ -1,4 +1,4 @@
-"""Waits and rates of the last minute, against sums made in another way."""
+"""Waits and rates of the last minute, compared with slow sums."""
 
 import random
 from collections.abc import Callable
@@ -58,7 +58,7 @@ def test_waits_older_than_a_minute_are_forgotten(at: Callable[[float], None]) ->
 
 
 def test_the_share_is_that_of_a_count_by_tenths_of_seconds(at: Callable[[float], None]) -> None:
-    """Waits and updates of random length, each instant looked at for itself."""
+    """Waits and updates of random length; the reference examines each instant."""
     rng, meter, waiting, now = random.Random(3), WaitMeter(), [], 0
     for turn in range(80):
         is_wait = turn % 2 == 0

@@ -1,4 +1,4 @@
-"""When a run is done."""
+"""The goal that ends a run."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""One record per update, where people look at it."""
+"""One record per update in metrics.csv and in TensorBoard."""
 
 import csv
 import io
@@ -197,7 +197,7 @@ def write_many(directory: Path, rows: int) -> int:
 
 
 def traced(work: Callable[[], T]) -> tuple[T, int]:
-    """What `work` returns, and the most memory that it has held."""
+    """The result of `work`, and its peak of memory."""
     tracemalloc.start()
     try:
         return work(), tracemalloc.get_traced_memory()[1]

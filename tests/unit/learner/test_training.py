@@ -1,4 +1,4 @@
-"""One training without Redis: what an update leaves behind, when it is saved, and when it ends."""
+"""One training without Redis: its records, its checkpoints and its end."""
 
 import ast
 import csv

@@ -1,4 +1,4 @@
-"""A new run may begin with what another one has learnt, and takes over nothing else."""
+"""A warm start takes over policy, critic and statistics of another run, and nothing else."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +60,7 @@ def export(directory: Path, trainer: PpoUpdate) -> Path:
 
 
 def differing(mine: PpoUpdate, theirs: PpoUpdate) -> set[str]:
-    """Which of policy and value network differ."""
+    """The networks (policy, value) that differ."""
     pairs = theirs.model.state_dict().items()
     return {name.split(".")[0] for name, x in pairs if not torch.equal(mine.model.state_dict()[name], x)}
 

@@ -1,4 +1,4 @@
-"""Recurrent policies: the learner unrolls what the actor lived through."""
+"""Recurrent policies: the learner's unrolled memory equals the actor's."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -284,7 +284,7 @@ def recall(network: NetworkConfig) -> float:
 
 @NETWORKS
 def test_a_memory_learns_to_recall(network: NetworkConfig) -> None:
-    """Four of four; whoever forgets the sign has two on average."""
+    """A return of 4; a policy that forgets the sign has 2 on average."""
     assert recall(network) > 3.5
 
 

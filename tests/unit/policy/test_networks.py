@@ -1,4 +1,4 @@
-"""Which networks a spec builds, and how they begin."""
+"""The networks that a spec builds, and their initial weights."""
 
 import math
 from dataclasses import replace

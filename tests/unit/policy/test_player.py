@@ -1,4 +1,4 @@
-"""A player of one environment acts as the actors do, whatever the policy has to remember."""
+"""A player of one environment acts as the actors do, for policies with and without memory."""
 
 from contextlib import closing
 from typing import Any

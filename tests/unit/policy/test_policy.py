@@ -39,7 +39,7 @@ SPECS = [
 
 
 def evaluated(spec: Spec, model: ActorCritic, observations: Array, actions: Array) -> Evaluated:
-    """What the learner says of rows."""
+    """The learner's log-probabilities, entropies and values of rows."""
     with torch.no_grad():
         return model.evaluate(inputs_of(spec, observations), actions_of(spec, actions))
 

@@ -1,4 +1,4 @@
-"""Every knob of a run: what it accepts, and the one line it answers with otherwise."""
+"""The settings of a run: their allowed values, and the one-line messages about others."""
 
 import math
 from pathlib import Path

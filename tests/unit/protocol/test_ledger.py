@@ -1,4 +1,4 @@
-"""The books: every rollout has one recorded outcome, and what vanishes is booked as lost."""
+"""The ledger: every rollout has one recorded outcome, and vanished ones are counted as lost."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -127,7 +127,7 @@ class TestAudit:
 
 
 class TestAdoption:
-    """What is believed of a ledger that Redis holds."""
+    """The counts that a learner adopts from the ledger in Redis."""
 
     def test_the_first_audit_takes_over_a_predecessors_counts(self) -> None:
         books = make_books(trained=3, last_entries_added=10)
@@ -154,7 +154,7 @@ class TestAdoption:
 
 
 class Stream:
-    """A stream and the learner's books, in the plainest form."""
+    """A simple model of a stream and the learner's ledger."""
 
     def __init__(self) -> None:
         self.added = 0
@@ -200,7 +200,7 @@ def histories(*actions: str) -> st.SearchStrategy[list[tuple[str, int]]]:
 
 
 def play(actions: list[tuple[str, int]]) -> tuple[Stream, LedgerBalance]:
-    """The stream after all of it, and what a second look finds."""
+    """The stream after all actions, and the result of a second audit."""
     stream = Stream()
     for action, count in actions:
         stream.act(action, count)

@@ -1,4 +1,4 @@
-"""The rules of lock-step mode: the plan, whose turn it is, which rollouts make a batch."""
+"""The rules of lock-step mode: the plan, the sampling and the batch."""
 
 from typing import Any
 
@@ -183,7 +183,7 @@ class TestTurn:
         assert turn.must_rebuild()
 
     def test_a_new_start_is_made_once(self, turn: LockStepSampling) -> None:
-        """Also where the first rollout of it was not usable and nothing was sent."""
+        """Also if its first rollout was refused and not sent."""
         turn.take_up(weights(0, 1))
         turn.build(failures=0)
         assert not turn.must_rebuild()

@@ -153,7 +153,7 @@ def test_the_missing_rollouts_make_the_batch_full(
 def test_the_size_of_a_rollout_is_what_its_payload_takes(
     action: ActionSpec, observation: ObservationSpec, frame_stack: int, memory: Literal["none", "lstm"]
 ) -> None:
-    """But for names, shapes, and the final observations of the episodes that end."""
+    """Except for names, shapes, and the final observations of ended episodes."""
     config = make_config(
         actors=1,
         envs_per_actor=8,
@@ -289,7 +289,9 @@ def test_backlog_limits_worked_by_hand() -> None:
     ("actors", "per_update", "high", "mark"),
     [(1, 1, 2, 2), (2, 2, 4, 3), (4, 4, 8, 5), (1, 4, 8, 8), (4, 8, 16, 13), (8, 4, 8, 5), (4, 4, 4, 4)],
 )
-def test_backlog_limits_for_fresh_data_worked_by_hand(actors: int, per_update: int, high: int, mark: int) -> None:
+def test_backlog_limits_for_fresh_data_worked_by_hand(
+    actors: int, per_update: int, high: int, mark: int
+) -> None:
     assert backlog_fresh(high, per_update, actors) == mark
 
 
@@ -393,7 +395,7 @@ def ages_in_a_fleet(
     rollout_ticks: int,
     update_ticks: int,
 ) -> list[int]:
-    """Nothing, where the configuration would be refused."""
+    """The staleness of all rollouts; empty if the configuration would be refused."""
     publish_every = min(publish_every, max_staleness)
     knobs: dict[str, Any] = {
         "actors": actors,
@@ -439,7 +441,7 @@ def test_no_rollout_exceeds_the_staleness_limit_when_some_updates_are_not_publis
 
 
 def busy_age(actors: int, per_update: int, publish_every: int, *, fresh: bool) -> tuple[float, float]:
-    """Mean age that a fleet faster than its learner sees, and the one that is promised."""
+    """The mean staleness in a fleet that is faster than its learner, and the expected one."""
     mark = backlog_high(per_update, actors, 20, publish_every)
     mark = backlog_fresh(mark, per_update, actors) if fresh else mark
     ages = Fleet(actors, per_update, mark, 5, 40, publish_every).run(ticks=8000)[100:]

@@ -1,4 +1,4 @@
-"""What a decoded rollout must satisfy before anything may use it."""
+"""The checks of a decoded rollout before its use."""
 
 from dataclasses import replace
 from typing import Any

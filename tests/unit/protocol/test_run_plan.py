@@ -1,4 +1,4 @@
-"""What is decided about a run before it starts."""
+"""The plan of a run before it starts."""
 
 import re
 from dataclasses import FrozenInstanceError
@@ -35,7 +35,7 @@ STARTED: dict[str, Any] = {
 
 
 def sent(spaces: EnvironmentSpaces) -> EnvironmentSpaces:
-    """As another process receives it."""
+    """A value as another process receives it."""
     received: EnvironmentSpaces = ForkingPickler.loads(ForkingPickler.dumps(spaces))
     return received
 

@@ -1,4 +1,4 @@
-"""What actors and learner must agree on."""
+"""The spec, on which actors and learner must agree."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Rollouts whose rows have several fields, as an honest actor would never send them."""
+"""Damaged rollouts whose rows have several fields."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Bytes to values and back: what is sent is what arrives, in this release and the next.
+"""Bytes to values and back: messages arrive unchanged, in this release and the next.
 
 The files in tests/golden are what a release wrote. Never write them again under the same number.
 A new wire schema gets files of its own, made once by `python -m tests.golden_values`; those of

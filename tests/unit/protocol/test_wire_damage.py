@@ -1,4 +1,4 @@
-"""Whatever arrives is a message of ours or a `WireError`; nothing is executed, little is allocated."""
+"""Any bytes decode or raise a `WireError`, without executing code or allocating much memory."""
 
 import pickle
 import tracemalloc
@@ -35,7 +35,7 @@ WEIGHTS = encode_weights(make_weights(SPEC))
 
 
 def read_rollout(payload: bytes) -> Rollout:
-    """As the learner does; a `WireError` where it is not one of this run."""
+    """Decode a rollout as the learner does; a `WireError` if it is not one of this run."""
     rollout = decode_rollout(payload, SPEC)
     validate(rollout, SPEC)
     return rollout

@@ -104,9 +104,7 @@ def test_arguments_of_the_environment_are_plain_values_of_any_kind() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_a_message_has_no_frame_on_any_terminal(
-    encoding: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_has_no_frame_on_any_terminal(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
     with pytest.raises(ConfigurationError) as caught:
         parse("--run", "a", "--count", "three")

@@ -1,4 +1,4 @@
-"""What the user's code may do in a child of a command, and how the command gets its answer all the same."""
+"""The user's code in a child of a command: its answer, its errors and its damage."""
 
 import contextlib
 import ctypes

@@ -1,4 +1,4 @@
-"""What a process has started is found, ended and reaped, also what has lost its parent."""
+"""The descendants of a process are found, ended and reaped, orphans included."""
 
 import multiprocessing
 import subprocess

@@ -1,4 +1,4 @@
-"""Services end whatever the user's code left in them, and leave no process behind."""
+"""Services end in spite of the user's threads and processes, and leave no process behind."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The history file: one whole line per event, whatever kills the process or fills the disk."""
+"""The event log: one whole line per event, even if the process is killed or the disk is full."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Files that people write: whatever their editor adds is handled or named."""
+"""Files that people write: marks and encodings of editors are read or refused by name."""
 
 import codecs
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What code of the user's changes in a process is put back after it."""
+"""Changes of the process by the user's code are restored after it."""
 
 import gc
 import logging

@@ -1,4 +1,4 @@
-"""Who still renews what he holds, from looks alone."""
+"""Readings of a lease or registration show whether its holder still renews it."""
 
 from collections.abc import Iterable, Iterator
 

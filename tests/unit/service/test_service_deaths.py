@@ -1,4 +1,4 @@
-"""What counts as a death of a service, how long the next process pauses, and when it gives up."""
+"""The deaths of a service: their count, the next process's pause, and the final one."""
 
 import signal
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the policy chose, what the environment received, and what the rollout holds."""
+"""Actions in the policy, in the environment and in the rollout."""
 
 import math
 

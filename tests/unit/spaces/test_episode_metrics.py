@@ -1,4 +1,4 @@
-"""Numbers that environments report: what is read, what is refused, and their means."""
+"""Numbers that environments report: valid ones, refused ones, and their means."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""In which pieces rows go through the networks: from shapes alone."""
+"""The pieces in which rows go through the networks follow from shapes alone."""
 
 import gymnasium
 import numpy as np

@@ -1,4 +1,4 @@
-"""An observation of another form than a policy was trained on is refused, with what it has to be."""
+"""An observation of a wrong form is refused with a message that says the right form."""
 
 from typing import Any
 
@@ -55,7 +55,9 @@ def test_samples_of_the_space_pass(space: gymnasium.Space[Any]) -> None:
         (NAMED, np.zeros(7), "is a ndarray without a part 'arm'"),
     ],
 )
-def test_an_observation_of_another_form_is_refused(space: gymnasium.Space[Any], observation: Any, words: str) -> None:
+def test_an_observation_of_another_form_is_refused(
+    space: gymnasium.Space[Any], observation: Any, words: str
+) -> None:
     with pytest.raises(ObservationError, match=words) as raised:
         check(space, observation)
     assert isinstance(raised.value, ValueError)  # what callers who know nothing of us expect

@@ -1,4 +1,4 @@
-"""Statistics that one wrong number cannot ruin, and that are the plain ones where there is none."""
+"""One wrong number cannot spoil the statistics; without outliers they are the plain ones."""
 
 from dataclasses import replace
 

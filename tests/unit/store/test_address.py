@@ -1,4 +1,4 @@
-"""What a Redis URL says, and which part of it is secret."""
+"""The parts of a Redis URL, and its secrets."""
 
 from pathlib import Path
 from typing import Any

@@ -182,7 +182,9 @@ class TestRoles:
             find_url("redis://here", Role.EVALUATOR)
         assert SECRET not in str(caught.value)
 
-    def test_the_instructions_for_another_actor_name_the_credentials_directory_without_secrets(self, directory: Path) -> None:
+    def test_the_instructions_for_another_actor_name_the_credentials_directory_without_secrets(
+        self, directory: Path
+    ) -> None:
         assert shown_credentials("redis://here") == (
             f"{CREDENTIALS_VARIABLE}={directory} ",
             "REDISCLI_AUTH=... ",

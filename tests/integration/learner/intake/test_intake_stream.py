@@ -1,4 +1,4 @@
-"""What becomes of each entry of a real stream, and that the books say so."""
+"""The outcome of each entry of a real stream, and its count in the ledger."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Entries that kill the learner's process: found out by delivery counts, then refused unopened."""
+"""Entries that kill the learner's process are found by their delivery counts and refused unopened."""
 
 from typing import Any, cast
 
@@ -38,7 +38,7 @@ def counts(client: Client, keys: RunKeys) -> list[int]:
 
 
 def dies_reading(client: Client, keys: RunKeys, leadership: Leadership) -> list[bytes]:
-    """What a process gets that dies opening it."""
+    """The entries that a process receives before it dies opening them."""
     consumer = RolloutConsumer(client, keys, leadership.bookkeeper.restore_stream)
     return [entry.id for entry in list(consumer.read(10, 1)) or list(consumer.read(10, 1))]
 

@@ -1,4 +1,4 @@
-"""`dppo-redis quarantine`, on what the intake has really refused."""
+"""`dppo-redis quarantine` on entries that a real intake has refused."""
 
 import json
 

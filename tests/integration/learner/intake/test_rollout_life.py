@@ -39,7 +39,7 @@ SLOTS = st.integers(0, 1)
 
 
 class State(Enum):
-    """Where an entry is, as one learner process sees it."""
+    """The state of an entry in one learner process."""
 
     WAITING = "in the stream, and not opened by this process"
     OPENED = "delivered, and being judged"
@@ -50,7 +50,7 @@ class State(Enum):
 
 
 class Happening(Enum):
-    """What may come next."""
+    """The events that may happen to an entry."""
 
     DELIVERED = "the stream delivers it, for the first time or again"
     DROPPED = "it is stale, a duplicate, broken, or not wanted in its batch"
@@ -112,7 +112,7 @@ def test_every_state_is_reached_and_left_towards_an_outcome() -> None:
 
 
 class Lives(RuleBasedStateMachine):
-    """The model beside the real thing; `Watched` and `settle` tell what happens to each entry."""
+    """The model beside the real intake; `Watched` and `settle` record the events of each entry."""
 
     def __init__(
         self, client: Client, keys: RunKeys, stop: StopRequest, make_rule: Callable[[], BatchRule]
@@ -221,7 +221,7 @@ class Lives(RuleBasedStateMachine):
         assert [i for i, _ in found] == [i for i, state in self.states.items() if state is not S.SETTLED]
 
     def teardown(self) -> None:
-        """Send and train until nothing is left, and look at the books."""
+        """Send and train until no entry is left, and check the ledger."""
         for attempt in range(100):
             self.the_learner_polls()
             if self.batch:

@@ -1,4 +1,4 @@
-"""Whose books count after a restart."""
+"""The ledger after a restart: from the server or from the checkpoint."""
 
 from dppo_redis.protocol.ledger import Ledger, LedgerAudit, Outcome, Settlement
 from dppo_redis.protocol.lineage import Lineage

@@ -1,4 +1,4 @@
-"""What a learner that was overtaken can no longer do, and what a wiped epoch does not prevent."""
+"""A learner that lost its lease cannot write; a learner whose epoch was wiped renews it."""
 
 import pytest
 

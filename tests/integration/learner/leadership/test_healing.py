@@ -1,4 +1,4 @@
-"""What one or two rounds of the keeper put right after somebody interfered with a run's keys."""
+"""One or two rounds of the keeper repair a run's keys after another client changed them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

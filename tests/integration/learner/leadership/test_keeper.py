@@ -1,4 +1,4 @@
-"""How the keeper's thread ends, and what does not end it."""
+"""Errors that end the keeper's thread, errors that do not, and the pace that it sets."""
 
 import socket
 from dataclasses import replace
@@ -107,7 +107,7 @@ class TestKeeperThread:
 
 
 class TestFleet:
-    """What the keeper makes of the actors that are there."""
+    """The keeper paces the living actors and names missing ones."""
 
     PACING = FleetPacing(
         planned_actors=2,

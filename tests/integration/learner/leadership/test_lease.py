@@ -1,4 +1,4 @@
-"""Which learner leads a run, as which epoch and of which lineage, and learners that meet."""
+"""The lease decides which learner leads a run, with which epoch and lineage."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Versions and epochs of what is published, over restarts; the end of a run."""
+"""Versions and epochs of publications over restarts, and the end of a run."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""When a learner on standby takes over."""
+"""The moment at which a learner on standby takes over."""
 
 import shutil
 import time

@@ -1,4 +1,4 @@
-"""The last resort: actors that do not heed the backlog mark fill the stream, and the learner bounds it."""
+"""The valve: the learner bounds a stream that actors fill beyond the backlog limit."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -68,9 +68,7 @@ def test_the_stream_is_bounded_in_bytes_the_newest_survive_and_each_loss_is_coun
     assert 25 * MIB < int(status["stream_bytes"]) < LIMIT
 
 
-def test_the_valve_drops_no_delivered_rollouts(
-    client: Client, keys: RunKeys, leadership: Leadership
-) -> None:
+def test_the_valve_drops_no_delivered_rollouts(client: Client, keys: RunKeys, leadership: Leadership) -> None:
     keeper = make_keeper(client, keys, leadership)
     reader = make_reader(client, keys, leadership)
     add(client, keys, make_entry(seq=1), make_entry(seq=2))

@@ -1,4 +1,4 @@
-"""A decoder that has seen a layout says of every payload what a fresh one says."""
+"""A decoder that knows a layout gives the same results as a new decoder."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def warm(spec: Spec) -> RolloutDecoder:
 
 
 def verdict(payload: bytes, spec: Spec, decoder: RolloutDecoder | None) -> tuple[str, ...] | list[bytes]:
-    """The bytes of the arrays, or why there are none."""
+    """The bytes of the arrays, or the reason of the refusal."""
     try:
         if decoder is not None:
             rollout = decoder.decode(payload)

@@ -1,4 +1,4 @@
-"""What is said about rollouts that were too old, and from when on."""
+"""The warnings about rollouts that were too old."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the intake makes of entries, whoever delivers them."""
+"""The intake judges, batches and refuses entries of any source."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -33,7 +33,7 @@ def make_entry(number: int = 1, *, count: int = 2, **header: Any) -> StreamEntry
 
 
 class Source:
-    """Delivers what it is given, `count` at a time; remembers what it was asked for."""
+    """Delivers given entries, `count` at a time, and records the requests."""
 
     def __init__(self, entries: Sequence[StreamEntry]) -> None:
         self.waiting = list(entries)
@@ -48,11 +48,11 @@ class Source:
         return taken
 
     def survived(self) -> None:
-        """Nothing here ever killed anybody."""
+        """No entry of these tests kills a process."""
 
 
 class Desk:
-    """An intake, its source, and what it settled and put into quarantine."""
+    """An intake with its source, its settlements and its quarantine."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class TestReadingBounds:
         assert desk.source.asked == [256]
 
     def test_large_rollouts_are_read_a_few_megabytes_at_a_time(self) -> None:
-        """Those that are dropped, too: a learner may return to a backlog of them."""
+        """The sizes of dropped entries count, too, because a resumed learner may find a backlog of them."""
         fields = {**make_entry(1).fields, b"payload": bytes(2**24 - 2**10)}
         desk = Desk(StreamEntry(b"1-0", fields), batch_steps=10_000 * STEPS)
         desk.poll()

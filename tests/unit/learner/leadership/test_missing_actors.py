@@ -29,7 +29,7 @@ def test_one_actor_of_a_living_host_is_named_with_its_last_reason() -> None:
     )
 
 
-def test_an_outside_actor_is_missing_for_ten_minutes_after_it_vanished_but_not_after_it_deregistered() -> None:
+def test_an_outside_actor_is_missing_for_ten_minutes_after_it_vanished_not_after_it_deregistered() -> None:
     missing = MissingActors(planned_actors=1, began=0.0)
     all_actors = reports(_0="a", _1000="b", _1001="c")
     missing.record(all_actors, (), now=0.0)

@@ -1,4 +1,4 @@
-"""What is used up of epochs and versions, as a successor on an emptied server finds it."""
+"""The used epochs and versions that a successor on an emptied server reads."""
 
 from pathlib import Path
 

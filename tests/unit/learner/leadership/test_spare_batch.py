@@ -1,4 +1,4 @@
-"""When a learner is given a spare batch, in a fleet of plain events."""
+"""The spare batch of a learner in a simulated fleet."""
 
 import heapq
 import random
@@ -28,7 +28,7 @@ class UnevenFleet:
     ages: list[int] = field(default_factory=list)
 
     def run(self, seconds: float) -> tuple[float, float]:
-        """Updates per second, and the mean age in updates of what was trained on."""
+        """Updates per second, and the mean staleness in updates of the trained rollouts."""
         rng, spare_batch, actors = random.Random(0), SpareBatch(), len(self.rollout_s)
         high = backlog_high(self.per_update, actors, 4, 1)
         low = backlog_fresh(high, self.per_update, actors)

@@ -1,4 +1,4 @@
-"""What episode ends mean for a return."""
+"""The effect of episode ends on a return."""
 
 from collections.abc import Sequence
 

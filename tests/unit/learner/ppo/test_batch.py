@@ -20,7 +20,7 @@ SPEC = make_spec(rollout_steps=3)
 
 
 def rows_of(batch: Batch, spec: Spec = SPEC) -> Rows:
-    """What an update trains on; the log-probabilities count the rows, valid or not."""
+    """The rows of an update; their log-probabilities number the rows, valid or not."""
     numbered = np.arange(batch.rewards.size, dtype=np.float32).reshape(batch.rewards.shape)
     numbered_batch = replace(batch, log_probs=numbered)
     return prepare(make_model(spec), spec, make_ppo(), None, numbered_batch, CPU).rows

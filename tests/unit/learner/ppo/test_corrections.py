@@ -1,4 +1,4 @@
-"""What is done about old data: reference, weight and advantage of each row."""
+"""Corrections for old data: reference, weight and advantage of each row."""
 
 import math
 from dataclasses import fields, replace

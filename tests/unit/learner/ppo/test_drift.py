@@ -1,4 +1,4 @@
-"""How far the learner's policy has moved from those that sampled a batch."""
+"""The drift of the learner's policy from those that sampled a batch."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The gradient by hand is autograd's, for every action space, network and knob."""
+"""The explicit gradient equals that of autograd, for every action space, network and setting."""
 
 from dataclasses import replace
 
@@ -96,7 +96,7 @@ def test_a_number_that_is_not_finite_reaches_the_gradient(spoiled: str, number: 
 
 
 def test_the_gradient_depends_on_nothing_but_the_minibatch() -> None:
-    """Other sizes before and in between leave nothing behind."""
+    """Minibatches of other sizes before do not change it."""
     fresh, used = Case(Shape(rows=32)), Case(Shape(rows=32))
     for rows in (7, 64, 1, 32, 5):
         other = Case(Shape(rows=rows, seed=1))

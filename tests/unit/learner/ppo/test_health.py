@@ -146,7 +146,7 @@ def test_the_length_of_episodes_is_counted_in_valid_rows() -> None:
 
 
 class TestLog:
-    """What a training says of it."""
+    """The warnings and log lines of a training."""
 
     @pytest.fixture
     def warnings(self) -> RunWarnings:

@@ -1,4 +1,4 @@
-"""A large batch is read in pieces, with the same result; what finds no memory says what to change."""
+"""A large batch is read in pieces with the same result; out-of-memory errors name the settings to lower."""
 
 import resource
 import subprocess

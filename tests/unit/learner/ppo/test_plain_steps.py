@@ -1,4 +1,4 @@
-"""Updates by hand end where updates by autograd do, from the same checkpoints to the same checkpoints."""
+"""Updates with the explicit gradient end close to updates with autograd, and share their checkpoints."""
 
 from dataclasses import replace
 from typing import Any, get_args
