@@ -19,7 +19,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Finished:
-    """Why a run is done."""
+    """The reason why a run is done."""
 
     reason: Reason
     target_step: int | None  # settled_steps at which the target was met

@@ -67,7 +67,7 @@ class Saving:
         """The checkpoint with which a resumed run would begin, as text."""
         return f"that of update {self.update}" if self.update >= 0 else "an earlier start's, if there is one"
 
-    def trained(self, steps_before: int, steps: int) -> None:
+    def note_update(self, steps_before: int, steps: int) -> None:
         """Note an update from `steps_before` to `steps` trained steps."""
         self._passed_milestone = is_milestone(steps_before, steps, self._knobs.milestone_steps)
         self._milestone_owed |= self._passed_milestone
@@ -95,7 +95,7 @@ class Saving:
         return self._took_s * (1 / SAVING_SHARE - 1)
 
     @property
-    def stretched(self) -> str:
+    def slow_warning(self) -> str:
         """A warning if checkpoints take too long for their interval; else empty."""
         pause_s = self._pause_s
         if self._lock_step is not None or self._took_s <= _QUICK_S or pause_s <= self._knobs.interval_s:
@@ -175,7 +175,7 @@ class Training:
         if self.progress.metrics.left_out:
             self.warnings.add("metrics_names", f"the environment reports more than {MAX_NAMES} numbers")
         self._health.consider(report, self.progress.update)
-        self.saving.trained(steps_before, self.progress.trained_steps)
+        self.saving.note_update(steps_before, self.progress.trained_steps)
         self.advance_clock()
         self.rate.add(self.progress.train_s, self.progress.trained_steps)
         self.first_update_time = self.first_update_time or time.time()
@@ -252,8 +252,8 @@ class Training:
             self.warnings.add("save", f"{error}; the last good checkpoint is {self.saving.last_good}")
             raise
         self.warnings.withdraw("save")
-        if self.saving.stretched:
-            self.warnings.add("slow_saves", self.saving.stretched)
+        if self.saving.slow_warning:
+            self.warnings.add("slow_saves", self.saving.slow_warning)
 
     def save_last(self, write: Callable[[], None]) -> bool:
         """Save the end of the run by calling `write`, up to four times; returns whether it succeeded.

@@ -96,7 +96,7 @@ class RetryingCollector:
                 self._failure_count.sampled()
                 validate(rollout, self._spec)
             except EnvironmentBrokenError as error:
-                self._failure_count.broke(error)
+                self._failure_count.count_failure(error)
                 self.close()
                 stop.sleep(self._failure_count.pause_s(error))
             except WireError as error:

@@ -107,7 +107,7 @@ class Evaluator:
         while not self.stop.requested:
             ending = self._is_ending()
             newest = self.retry.call("look at the weights", self.weights.peek)
-            if newest is None or newest == seen or self._is_decided():
+            if newest is None or newest == seen or self._has_met_target():
                 if ending:
                     return
                 self.stop.sleep(_POLL_S)
@@ -140,7 +140,7 @@ class Evaluator:
         elif self.ends_at is None:
             self.ends_at = time.monotonic() + self.description.join.evaluation_end_wait_s
 
-    def _is_decided(self) -> bool:
+    def _has_met_target(self) -> bool:
         """Whether the run ended because the last evaluation met the target; then no other one follows."""
         control = self.retry.call("read control", self.store.control)
         last = self.retry.call("read the evaluation", self.store.evaluation)
@@ -224,7 +224,7 @@ class Evaluator:
             self._write_report(replace(self.report, error="", unfinished=text, playing=False))
             return
         self.took_s = time.monotonic() - self.playing.began
-        if self._is_decided():
+        if self._has_met_target():
             self._write_report(replace(self.report, playing=False))
             return
         is_best = self.best.consider(weights, result)

@@ -30,7 +30,7 @@ class FailureCount:
         self._refused_in_a_row = 0
         self._rate_limit = RateLimit()
 
-    def broke(self, error: EnvironmentBrokenError) -> None:
+    def count_failure(self, error: EnvironmentBrokenError) -> None:
         """Count that the environments raised, and log the original traceback."""
         if not self.failures:
             self._failing_since = time.monotonic()

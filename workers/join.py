@@ -174,7 +174,7 @@ def check_environment_patiently(
             check_environment(description.spec, slot)
         except EnvironmentBrokenError as error:
             calls.stop()
-            failure_count.broke(error)
+            failure_count.count_failure(error)
             report("".join(traceback.format_exception(error)))
             stop.sleep(failure_count.pause_s(error))
         else:

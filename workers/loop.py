@@ -288,7 +288,7 @@ class Actor:
 
     def _recover(self, error: EnvironmentBrokenError) -> None:
         """Close broken environments and pause; raises once they have failed too often."""
-        self.failure_count.broke(error)
+        self.failure_count.count_failure(error)
         self.stats.last_error = str(error)
         service, text = f"actor {self.stats.slot}", "".join(traceback.format_exception(error))
         self.retry.call("report the error", lambda: self.access.store.append_error(service, text))

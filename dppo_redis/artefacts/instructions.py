@@ -1,4 +1,4 @@
-"""How to act with a policy, in words, for readers of an export who lack this package. Pure."""
+"""Instructions for acting with a policy, for readers of an export who lack this package. Pure."""
 
 from dppo_redis.protocol.config import NetworkConfig
 from dppo_redis.protocol.spec import Spec

@@ -27,7 +27,7 @@ from dppo_redis.spaces.gymnasium_spaces import describe_spaces
 
 Vectorization = Literal["auto", "sync", "async"]
 _OF_GYMNASIUM = {OrderEnforcing, PassiveEnvChecker, TimeLimit}  # wrappers that `gymnasium.make` adds
-CLOSE_LIMIT_S = 10.0  # for closing environments while a process goes on
+CLOSE_LIMIT_S = 10.0  # for closing environments while the process continues
 _log = logging.getLogger("dppo")
 _AnyEnv = gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]
 _AnyEnvT = TypeVar("_AnyEnvT", bound=_AnyEnv)

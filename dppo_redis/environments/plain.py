@@ -31,7 +31,7 @@ class OwnObservations(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def copy_innermost(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """The same environment with its observations copied inside all of its wrappers.
+    """An environment that copies its observations inside all of its wrappers.
 
     A frame stack that keeps one buffer k times would show one frame k times.
     """

@@ -55,7 +55,7 @@ class ActorCritic(nn.Module):
 
     For vectors alone they are two separate networks. With an image or a memory they share a trunk and have
     linear heads. They are always in evaluation mode, because with dropout or batch statistics the learner
-    would see another policy than the one that acted.
+    would see another policy than the actors.
     """
 
     def __init__(self, spec: Spec) -> None:

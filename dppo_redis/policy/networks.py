@@ -49,7 +49,7 @@ class Inputs:
         )
 
     def with_sequences(self, sequences: Sequences) -> "Inputs":
-        """The same rows, in order for a memory."""
+        """These rows with their order for a memory."""
         return replace(self, sequences=sequences)
 
 

@@ -1,4 +1,4 @@
-"""What actor and learner agree on: configuration, spec, rollouts, weights, bytes, pacing.
+"""The agreement of actor and learner: configuration, spec, rollouts, weights, bytes, pacing.
 
 Pure values and rules: no socket, clock, file or log.
 """

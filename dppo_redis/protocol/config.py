@@ -206,7 +206,7 @@ class RunConfig(Section):
     lock_step: bool = False
     """Staleness 0 and reproducible: each update takes the same number of rollouts of every actor"""
     segment_updates: int = Field(50, ge=1, le=1_000_000)
-    """Lock-step mode: updates after which a checkpoint is written and all environments start anew"""
+    """Lock-step mode: updates after which a checkpoint is written and all environments are rebuilt"""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Where the learner computes: auto, cpu, cuda or cuda:N"""
     init_from: str | None = Field(None, max_length=4096)

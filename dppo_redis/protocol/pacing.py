@@ -2,7 +2,7 @@
 
 `run_plan.py` derives a run's numbers with them. The backlog
 counts every rollout that is not settled, also those of the update in progress. So a limit of two batches
-allows one batch in training and one that waits.
+allows one batch in training and another one that waits.
 """
 
 import math

@@ -204,7 +204,7 @@ def _check_actions(rollout: Rollout, spec: Spec) -> None:
         raise WireError("action", f"outside {spec.action}")
     allowed = mask(spec.observation, rollout.observations)
     if allowed is not None and not spec.action.allows(rollout.actions, allowed)[rollout.valid].all():
-        raise WireError("action", "one that its action mask forbids")
+        raise WireError("action", "an action that its action mask forbids")
 
 
 def _check_log_probs(rollout: Rollout, spec: Spec) -> None:

@@ -21,7 +21,7 @@ WIRE_SCHEMA = 2  # changes when the layout of a rollout or of the weights change
 
 @dataclass(frozen=True)
 class EnvironmentSource:
-    """How to build a run's environment."""
+    """The source from which a run's environment is built."""
 
     env_id: str
     env_kwargs: dict[str, EnvValue] = field(default_factory=dict)

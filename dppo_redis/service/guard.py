@@ -105,7 +105,7 @@ class _Guard:
             self._check_owner()
             status = reap().get(self._child)
             if status is None:
-                status = self._overdue()
+                status = self._kill_if_overdue()
             if status is not None:
                 break
         end_descendants(_NATURAL_S, _ORPHAN_GRACE_S)
@@ -134,7 +134,7 @@ class _Guard:
         with suppress(OSError):
             os.kill(self._child, signal.SIGTERM)
 
-    def _overdue(self) -> int | None:
+    def _kill_if_overdue(self) -> int | None:
         """Kill a child that cannot end itself and return its wait status; None if it is in time."""
         now, began, limit_s = time.monotonic(), user_code.began(), user_code.limit_s()
         if (announced := user_code.announced_status()) is not None:

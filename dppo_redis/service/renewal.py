@@ -24,7 +24,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class HolderState(Enum):
-    """What the readings so far show about the holder."""
+    """The holder's state by the readings so far."""
 
     UNKNOWN = "not seen to be renewed"
     RENEWED = "a living process holds it"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dppo_redis.service.logs import RateLimit
 
 _log = logging.getLogger("dppo")
-_TOLD_AFTER_S = 10.0
+_REPORTED_AFTER_S = 10.0
 _NUMBERS = re.compile(r"\d+")
 _FETCHING = re.compile("fetch|weights|read rollouts|read the", re.IGNORECASE)
 
@@ -149,7 +149,7 @@ class Recurrence:
             self._kind, self._since, self._count = kind, now, 0
         self._count += 1
         lasts_s = now - self._since
-        if lasts_s < _TOLD_AFTER_S:
+        if lasts_s < _REPORTED_AFTER_S:
             return f"waiting to {purpose}: {error}"
         self.text = (
             f"waiting to {purpose} for {lasts_s:.0f} s, {self._count} times the same: "

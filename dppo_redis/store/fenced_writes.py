@@ -37,7 +37,7 @@ class EpochMissingError(FencedError):
 
 @dataclass(frozen=True)
 class LeaseAnswer:
-    """What `acquire` found."""
+    """The answer of `acquire`."""
 
     outcome: LeaseOutcome
     epoch: int

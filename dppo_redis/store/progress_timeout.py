@@ -22,7 +22,7 @@ _MOST_PIECES = 256  # of one system call; Linux takes 1024
 _LARGE = 64 * 2**10  # bytes; smaller messages say nothing about a link
 _USUAL_RATE = 256 * 2**10  # bytes/s; a new connection assumes that its link is this fast
 _LOWEST_RATE = 4 * 2**10
-_CUT_SHORT = 4  # the rate is divided by this if a reply did not come in time
+_RATE_DIVISOR = 4  # the rate is divided by this if a reply did not come in time
 
 
 def unsent_bytes(sock: Any) -> int:
@@ -63,7 +63,7 @@ class SteadyConnection(AbstractConnection):
         try:
             self._send(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
         except TimeoutError:
-            self._cut_short()
+            self._lower_rate()
             raise redis.TimeoutError("Timeout writing to socket") from None
         except OSError as error:
             self.disconnect()
@@ -77,7 +77,7 @@ class SteadyConnection(AbstractConnection):
             try:
                 sent = sock.send(left[0][:_TLS_RECORD]) if is_tls else sock.sendmsg(left[:_MOST_PIECES])
             except TimeoutError:
-                if not self._may_go_on():
+                if not self._may_wait_longer():
                     raise
                 continue
             self._unanswered += sent
@@ -93,9 +93,9 @@ class SteadyConnection(AbstractConnection):
             try:
                 answer = super().read_response(*args, disconnect_on_error=False, **options)
             except redis.TimeoutError:
-                if "timeout" not in options and self._may_go_on():
+                if "timeout" not in options and self._may_wait_longer():
                     continue
-                self._cut_short()
+                self._lower_rate()
                 raise
             except redis.ResponseError:
                 self._was_answered()
@@ -112,7 +112,7 @@ class SteadyConnection(AbstractConnection):
         self._unanswered = self._unsent = 0
         super().disconnect(*args, **options)  # type: ignore[no-untyped-call]
 
-    def _may_go_on(self) -> bool:
+    def _may_wait_longer(self) -> bool:
         """Whether, after a timeout, bytes have left since, or may still be in a proxy."""
         if self._sock is None or self._unanswered < _LARGE:
             return False
@@ -128,7 +128,7 @@ class SteadyConnection(AbstractConnection):
             self._rate = round(min(_USUAL_RATE, max(_LOWEST_RATE, measured / 2)))
         self._unanswered = self._unsent = 0
 
-    def _cut_short(self) -> None:
+    def _lower_rate(self) -> None:
         if self._unanswered >= _LARGE:
-            self._rate = max(_LOWEST_RATE, self._rate // _CUT_SHORT)
+            self._rate = max(_LOWEST_RATE, self._rate // _RATE_DIVISOR)
         self.disconnect()

@@ -98,7 +98,7 @@ class Registry:
         replies = pipeline.execute(raise_on_error=False)
         for reply in replies:
             if isinstance(reply, redis.RedisError):
-                self._forgive(reply, key)
+                self._ignore_full_server(reply, key)
         boot, *before = [reply if isinstance(reply, bytes) else None for reply in replies[: 1 + len(HOLDER)]]
         holder = _holder_of(*before)
         is_ours = holder is None or (holder.pid, holder.place) == (signed.pid, signed.place)
@@ -106,7 +106,7 @@ class Registry:
             return None
         return str(holder)
 
-    def _forgive(self, error: redis.RedisError, key: str) -> None:
+    def _ignore_full_server(self, error: redis.RedisError, key: str) -> None:
         """Ignore the error of a full server, which still renews; remove a key of a wrong type."""
         if str(error).startswith("WRONGTYPE"):
             self._client.pexpire(key, 0)
@@ -160,7 +160,7 @@ class Registry:
         return {int(member) for member in dead if _is_slot(member)}
 
     def joined(self) -> int:
-        """How many actors have ever joined; a restart does not count."""
+        """The number of actors that have ever joined; restarts do not count."""
         return sum(name.isdigit() for name in cast(list[bytes], self._client.hkeys(self._keys.boots)))
 
 

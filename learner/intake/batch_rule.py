@@ -23,7 +23,7 @@ class BatchRule(Protocol):
         ...
 
     def refusal(self, header: RolloutHeader, gathered: Headers) -> str | None:
-        """Why this batch refuses a fresh rollout; None if it takes the rollout."""
+        """The reason why this batch refuses a fresh rollout; None if it takes the rollout."""
         ...
 
     def order(self, gathered: Headers) -> list[int]:

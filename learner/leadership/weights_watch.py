@@ -6,7 +6,7 @@ from dppo_redis.store.healable_keys import HealableKeys, read_blob_digest
 from dppo_redis.store.keys import RunKeys
 
 _LARGEST_BLOB_READ = 4 * 2**20
-_LOOKS_PER_LARGE_READ = 30
+_CHECKS_PER_LARGE_READ = 30
 
 
 class WeightsWatch:
@@ -15,7 +15,7 @@ class WeightsWatch:
     def __init__(self, client: Client, keys: RunKeys) -> None:
         self._client = client
         self._keys = keys
-        self._looks = 0
+        self._checks = 0
 
     def is_whole(self, healable: HealableKeys, last: Weights) -> bool:
         """Whether the weights key holds `last`."""
@@ -24,7 +24,7 @@ class WeightsWatch:
             return False
         if stored.blob_bytes != stored.bytes:
             return False
-        self._looks += 1
-        if stored.blob_bytes > _LARGEST_BLOB_READ and self._looks % _LOOKS_PER_LARGE_READ:
+        self._checks += 1
+        if stored.blob_bytes > _LARGEST_BLOB_READ and self._checks % _CHECKS_PER_LARGE_READ:
             return True
         return read_blob_digest(self._client, self._keys) in (stored.sha256, None)

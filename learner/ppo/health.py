@@ -68,22 +68,22 @@ def _skipped(last: Reports) -> str:
     )
 
 
-def _disagrees(report: UpdateReport, _spec: Spec) -> bool:
+def _has_ratio_error(report: UpdateReport, _spec: Spec) -> bool:
     return report.ratio_error is not None and report.ratio_error > RATIO_TOLERANCE
 
 
-def _disagreement(last: Reports) -> str:
+def _ratio_error(last: Reports) -> str:
     return (
         "actors and learner disagree about the probabilities of fresh actions by a factor of "
         f"up to {1 + (last[-1].ratio_error or 0.0):.4f}: are all machines on one release?"
     )
 
 
-def _leaps(report: UpdateReport, _spec: Spec) -> bool:
+def _has_large_kl(report: UpdateReport, _spec: Spec) -> bool:
     return report.approx_kl > _KL_LIMIT
 
 
-def _leap(last: Reports) -> str:
+def _large_kl(last: Reports) -> str:
     return (
         f"one update moved the policy by a KL divergence of {last[-1].approx_kl:.3g} (usual are 0.001 to "
         f"0.05): lower --ppo.learning-rate ({last[-1].learning_rate:.3g}), take fewer --ppo.update-epochs, "
@@ -169,8 +169,8 @@ def _far_rewards(last: Reports) -> str:
 RULES = (
     HealthRule("no_effect", 10, _has_no_effect, _no_effect, is_grave=True),
     HealthRule("skipped", 1, _skips, _skipped),
-    HealthRule("ratio", 1, _disagrees, _disagreement),
-    HealthRule("kl", 1, _leaps, _leap),
+    HealthRule("ratio", 1, _has_ratio_error, _ratio_error),
+    HealthRule("kl", 1, _has_large_kl, _large_kl),
     HealthRule("blind_critic", 10, _explains_nothing, _blind_critic),
     HealthRule("collapsed", LONGEST_WINDOW, _has_collapsed, _collapsed),
     HealthRule("short_sighted", 10, _is_short_sighted, _short_sighted, is_lasting=True),

@@ -27,7 +27,7 @@ class Prepared:
     """The rows of an update, and the values for its drift."""
 
     rows: Rows
-    log_ratios: FloatArray  # [B], of the valid rows: the learner's policy to the one that acted
+    log_ratios: FloatArray  # [B], of the valid rows: the learner's policy to the behaviour policy
     staleness: Array  # [B], of the valid rows, in updates
 
 
@@ -132,7 +132,7 @@ def _read_columns(
 
 
 def _rows_of(inputs: Inputs, part: slice) -> Inputs:
-    """Some rows; for a network with a memory each row is its own sequence."""
+    """The rows in `part`; for a network with a memory each row is its own sequence."""
     if inputs.sequences is None:
         return inputs.take(part)
     sequences = Sequences(inputs.sequences.starts[:, part], inputs.sequences.state[part])

@@ -29,12 +29,12 @@ SOON_S = 0.5
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def reports_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors are reported at once instead of after ten seconds."""
-    monkeypatch.setattr("dppo_redis.store.error_causes._TOLD_AFTER_S", SOON_S)
+    monkeypatch.setattr("dppo_redis.store.error_causes._REPORTED_AFTER_S", SOON_S)
 
 
-def standing(client: Client, stop: StopRequest) -> str:
+def report_while_waiting(client: Client, stop: StopRequest) -> str:
     """The reports of a service about a recurring error, while it waits."""
     retry = RetryLoop(stop)
     with in_background(lambda: retry.call("ping", client.ping), stop) as waiting:
@@ -50,7 +50,7 @@ def test_a_port_for_tls_is_recognised_and_waited_for(tmp_path: Path, stop: StopR
     try:
         server.start()
         with opened(f"redis://127.0.0.1:{port}") as client:
-            told = standing(client, stop)
+            told = report_while_waiting(client, stop)
     finally:
         server.close()
     assert f"127.0.0.1:{port} speaks TLS: use rediss://" in told
@@ -62,7 +62,7 @@ def test_a_socket_that_was_swept_away_is_named(
 ) -> None:
     private_client.connection_pool.disconnect()
     Path(private_server.url.removeprefix("unix://")).unlink()
-    assert "the server's socket file is missing" in standing(private_client, stop)
+    assert "the server's socket file is missing" in report_while_waiting(private_client, stop)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may open every socket: run as another user")
@@ -71,7 +71,7 @@ def test_the_socket_of_another_user_is_named(
 ) -> None:
     private_client.connection_pool.disconnect()
     Path(private_server.url.removeprefix("unix://")).chmod(0)
-    assert "another user" in standing(private_client, stop)
+    assert "another user" in report_while_waiting(private_client, stop)
 
 
 def test_a_server_without_a_free_slot_is_named_and_used_once_there_is_one(
@@ -99,7 +99,7 @@ def test_a_command_that_gives_up_says_cause_and_remedy(stop: StopRequest) -> Non
 
 
 @pytest.fixture
-def limited(private_client: Client, keys: RunKeys, stop: StopRequest) -> Leadership:
+def large_weights(private_client: Client, keys: RunKeys, stop: StopRequest) -> Leadership:
     """A run whose weights are larger than what the server sends."""
     leadership = lead(private_client, keys, stop)
     private_client.hset(keys.weights, mapping={"version": 2, "blob": bytes(3_000_000)})
@@ -108,9 +108,13 @@ def limited(private_client: Client, keys: RunKeys, stop: StopRequest) -> Leaders
 
 
 def test_an_actor_that_cannot_fetch_the_weights_says_so_in_its_report(
-    limited: Leadership, private_server: RedisServer, private_client: Client, keys: RunKeys, stop: StopRequest
+    large_weights: Leadership,
+    private_server: RedisServer,
+    private_client: Client,
+    keys: RunKeys,
+    stop: StopRequest,
 ) -> None:
-    del limited
+    del large_weights
     with opened(private_server.url, "actor") as client:
         actor = make_actor(client, keys, stop)
         with in_background(actor.run, stop) as running:
@@ -122,9 +126,13 @@ def test_an_actor_that_cannot_fetch_the_weights_says_so_in_its_report(
 
 
 def test_an_evaluator_that_cannot_fetch_the_weights_says_so_in_its_report(
-    limited: Leadership, private_server: RedisServer, private_client: Client, keys: RunKeys, stop: StopRequest
+    large_weights: Leadership,
+    private_server: RedisServer,
+    private_client: Client,
+    keys: RunKeys,
+    stop: StopRequest,
 ) -> None:
-    del limited
+    del large_weights
     description, best = make_description(SPEC), BestPolicy(None)
     with opened(private_server.url, "evaluator") as client:
         store, weights, player = RunStore(client, keys), WeightStore(client, keys), EpisodePlayer(description)
@@ -139,12 +147,12 @@ def test_an_evaluator_that_cannot_fetch_the_weights_says_so_in_its_report(
 
 
 def test_the_keeper_continues_if_it_cannot_read_the_weights_again(
-    limited: Leadership, private_client: Client, keys: RunKeys
+    large_weights: Leadership, private_client: Client, keys: RunKeys
 ) -> None:
     from tests.integration.learner_side import make_keeper
 
-    keeper = make_keeper(private_client, keys, limited)
-    limited.publisher.publish(
+    keeper = make_keeper(private_client, keys, large_weights)
+    large_weights.publisher.publish(
         {"large": np.zeros(600_000, np.float32)}, update=1, trained_steps=0, settled_steps=0
     )
     for _ in range(3):

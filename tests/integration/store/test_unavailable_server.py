@@ -17,7 +17,7 @@ from tests.integration.learner_side import in_background, lead, publish
 from tests.integration.looking import blocked, version_of
 
 
-class TestAway:
+class TestUnreachableServer:
     def test_a_service_waits_until_the_server_is_back(
         self,
         private_server: RedisServer,
@@ -136,8 +136,8 @@ class TestFailingOver:
             opened(private_server.url, "somebody") as client,
             in_background(lambda: client.eval("while true do end", 0), stop) as running,
         ):
-            wait_until(lambda: refusal(producer) is not None, 5, "the server is busy")
-            error = refusal(producer)
+            wait_until(lambda: error_of_read(producer) is not None, 5, "the server is busy")
+            error = error_of_read(producer)
             private_client.script_kill()
             assert running.exception(5) is not None
         assert isinstance(error, TransientError)
@@ -154,7 +154,7 @@ class TestFailingOver:
         slowly = ("--key-load-delay", "200000", "--loading-process-events-interval-bytes", "1024")
         private_server.start_at_once(*slowly)
         producer = RolloutProducer(private_client, keys, stop)
-        wait_until(lambda: "loading" in str(refusal(producer)).lower(), 5, "it loads")
+        wait_until(lambda: "loading" in str(error_of_read(producer)).lower(), 5, "it loads")
         with in_background(lambda: producer.push(make_header(), b"x"), stop) as pushing:
             snapshot = pushing.result(20)
         assert snapshot is not None
@@ -173,7 +173,7 @@ class TestFailingOver:
             private_client.set("key", "value")
 
 
-def refusal(producer: RolloutProducer) -> DppoError | None:
+def error_of_read(producer: RolloutProducer) -> DppoError | None:
     """The error of a read of Redis; None if there is none."""
     try:
         with translated():
@@ -230,7 +230,7 @@ class TestMisconfigured:
             RetryLoop(stop, deadline_s=0.2).call("ping", client.ping)
 
 
-class TestCheck:
+class TestEvictionWarning:
     def test_a_server_started_as_ours_needs_no_warning(self, client: Client) -> None:
         assert check_server(client) == []
 

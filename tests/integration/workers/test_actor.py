@@ -64,7 +64,7 @@ def report(client: Client, keys: RunKeys) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("leadership")
-class TestLength:
+class TestRolloutLength:
     """A fleet larger than planned samples shorter rollouts: the keeper writes how long, actors heed it."""
 
     def lengths(self, client: Client, keys: RunKeys) -> list[int]:

@@ -256,7 +256,9 @@ class SlowDisk:
         """The updates at which it was saved."""
         for _ in range(updates):
             training.progress.update += 1
-            training.saving.trained(training.progress.trained_steps, training.progress.trained_steps + STEPS)
+            training.saving.note_update(
+                training.progress.trained_steps, training.progress.trained_steps + STEPS
+            )
             training.progress.trained_steps += STEPS
             self.now += self.update_s
             if training.is_due_to_save():

@@ -179,10 +179,10 @@ def test_environments_that_only_fail_are_given_up_after_growing_pauses() -> None
     failure_count, error = FailureCount(), EnvironmentBrokenError("step raised ValueError: no licence")
     pauses = []
     for _ in range(MOST_FAILURES - 1):
-        failure_count.broke(error)
+        failure_count.count_failure(error)
         pauses.append(failure_count.pause_s(error))
     assert pauses == sorted(set(pauses))
-    failure_count.broke(error)
+    failure_count.count_failure(error)
     with pytest.raises(EnvironmentBrokenError, match="5 times in a row: step raised ValueError: no licence"):
         failure_count.pause_s(error)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dppo_redis.protocol.ledger import Ledger, LedgerAudit, LedgerBalance, Outcome, Settlement
 
 
-def make_books(*, last_entries_added: int = 0, **counts: int) -> LedgerAudit:
+def make_audit(*, last_entries_added: int = 0, **counts: int) -> LedgerAudit:
     return LedgerAudit(Ledger(dict(counts)), last_entries_added)
 
 
@@ -65,31 +65,31 @@ class TestLedger:
 
 class TestAudit:
     def test_a_balanced_ledger_counts_no_loss(self) -> None:
-        books = make_books(trained=3, stale=1)
+        books = make_audit(trained=3, stale=1)
         balance = books.audit(entries_added=6, backlog=2)
         assert (balance.entries_added, balance.backlog, balance.imbalance) == (6, 2, 0)
         assert books.ledger.of(Outcome.LOST) == 0
 
     def test_entries_that_vanished_from_a_stream_are_lost_unexplained(self) -> None:
-        books = make_books(trained=3, last_entries_added=10)
+        books = make_audit(trained=3, last_entries_added=10)
         assert books.audit(entries_added=10, backlog=2).imbalance == 5
         assert books.ledger.counts == {"trained": 3, "lost": 5, "lost:unexplained": 5}
         assert books.audit(entries_added=10, backlog=2).imbalance == 0
 
     def test_entries_that_vanished_with_their_stream_are_lost_by_reset(self) -> None:
-        books = make_books(trained=3, last_entries_added=10)
+        books = make_audit(trained=3, last_entries_added=10)
         assert books.audit(entries_added=0, backlog=0).entries_added == 10
         assert books.ledger.counts == {"trained": 3, "entries_before": 10, "lost": 7, "lost:reset": 7}
 
     def test_a_new_stream_is_known_although_it_has_already_counted_further_than_the_old_one(self) -> None:
-        books = make_books(trained=3, last_entries_added=3)
+        books = make_audit(trained=3, last_entries_added=3)
         books.stream_is_new = True
         books.audit(entries_added=5, backlog=5)
         assert books.ledger.counts == {"trained": 3, "entries_before": 3}
         assert books.audit(entries_added=5, backlog=5).imbalance == 0
 
     def test_entries_settled_between_two_audits_of_a_stream_that_was_deleted_are_not_lost(self) -> None:
-        books = make_books(trained=12, last_entries_added=10)
+        books = make_audit(trained=12, last_entries_added=10)
         books.stream_is_new = True
         balance = books.audit(entries_added=0, backlog=0)
         assert balance.imbalance == -2
@@ -104,7 +104,7 @@ class TestAudit:
         assert books.ledger.counts == {"trained": 9, "entries_before": 12, "lost": 3}
 
     def test_a_second_reset_adds_to_the_first(self) -> None:
-        books = make_books(last_entries_added=4)
+        books = make_audit(last_entries_added=4)
         books.audit(entries_added=0, backlog=0)
         books.audit(entries_added=3, backlog=3)
         books.stream_is_new = True
@@ -112,14 +112,14 @@ class TestAudit:
         assert books.ledger.counts == {"entries_before": 7, "lost": 7, "lost:reset": 7}
 
     def test_entries_that_a_restarted_server_with_older_data_forgot_are_lost(self) -> None:
-        books = make_books(trained=6, last_entries_added=10)  # 4 were waiting
+        books = make_audit(trained=6, last_entries_added=10)  # 4 were waiting
         balance = books.audit(entries_added=8, backlog=2)  # two of them are gone
         assert books.ledger.counts == {"trained": 6, "entries_before": 2, "lost": 2, "lost:rolled_back": 2}
         assert balance.entries_added == 10
         assert books.audit(entries_added=8, backlog=2).imbalance == 0
 
     def test_settled_rollouts_that_came_back_are_counted_again_with_their_new_outcome(self) -> None:
-        books = make_books(trained=6, last_entries_added=6)
+        books = make_audit(trained=6, last_entries_added=6)
         books.audit(entries_added=5, backlog=3)  # the last addition and the last four settlements are undone
         assert books.ledger.counts == {"trained": 6, "entries_before": 4}
         books.ledger.add(Outcome.DUPLICATE, entries=3)
@@ -130,23 +130,23 @@ class TestAdoption:
     """The counts that a learner adopts from the ledger in Redis."""
 
     def test_the_first_audit_takes_over_a_predecessors_counts(self) -> None:
-        books = make_books(trained=3, last_entries_added=10)
+        books = make_audit(trained=3, last_entries_added=10)
         assert books.adopt({"trained": 7, "steps:trained": 56}, entries_added=10, backlog=3)
         assert books.ledger.counts == {"trained": 7, "steps:trained": 56}
 
     def test_later_audits_ignore_an_outsiders_count(self) -> None:
-        books = make_books(trained=3)
+        books = make_audit(trained=3)
         books.adopt({"trained": 3}, entries_added=3, backlog=0)
         assert not books.adopt({"trained": 99_999_999, "stale": 5}, entries_added=3, backlog=0)
         assert books.ledger.counts == {"trained": 3}
 
     def test_the_first_audit_ignores_counts_above_the_entries_added(self) -> None:
-        books = make_books(trained=3, last_entries_added=4)
+        books = make_audit(trained=3, last_entries_added=4)
         assert not books.adopt({"trained": 5}, entries_added=6, backlog=2)
         assert books.ledger.counts == {"trained": 3}
 
     def test_only_a_settle_whose_reply_was_lost_is_adopted_from_redis(self) -> None:
-        books = make_books(trained=3)
+        books = make_audit(trained=3)
         books.adopt({}, entries_added=3, backlog=0)
         books.doubts = {b"1-1": Settlement(b"1-1", Outcome.TRAINED, steps=8)}
         assert not books.adopt({"trained": 9, "steps:trained": 8}, entries_added=9, backlog=0)
@@ -228,4 +228,4 @@ def test_the_ledger_balances_also_if_a_server_forgot_entries_before_the_first_au
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_each_outcome_counts_towards_the_balance(outcome: Outcome) -> None:
     counts: dict[str, Any] = {outcome.value: 4}
-    assert make_books(**counts).audit(entries_added=5, backlog=1).imbalance == 0
+    assert make_audit(**counts).audit(entries_added=5, backlog=1).imbalance == 0

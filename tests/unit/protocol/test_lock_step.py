@@ -117,76 +117,76 @@ def shown(of: Weights | None) -> RunSnapshot:
 
 
 @pytest.fixture
-def turn() -> LockStepSampling:
+def sampling() -> LockStepSampling:
     """Two rollouts of each weights, segments of ten updates."""
     return LockStepSampling(LockStep(actors=1, rollouts=2, segment_updates=10))
 
 
-def give(turn: LockStepSampling, of: Weights, rollouts: int = 2) -> None:
+def send_rollouts(sampling: LockStepSampling, of: Weights, rollouts: int = 2) -> None:
     """Answer these weights with so many rollouts."""
-    assert turn.take_up(of) == []
-    if turn.must_rebuild():
-        turn.build(failures=0)
+    assert sampling.take_up(of) == []
+    if sampling.must_rebuild():
+        sampling.build(failures=0)
     for number in range(rollouts):
-        turn.sent(make_header(SPEC, update=of.update, version=of.version, seq=number + 1), b"rollout")
+        sampling.sent(make_header(SPEC, update=of.update, version=of.version, seq=number + 1), b"rollout")
 
 
-class TestTurn:
+class TestSampling:
     def test_it_starts_rollouts_from_the_first_weights_until_it_has_sent_the_planned_number(
-        self, turn: LockStepSampling
+        self, sampling: LockStepSampling
     ) -> None:
         first, second = weights(0, 1), weights(1, 2)
-        assert not turn.may_start(shown(None))
-        assert turn.may_start(shown(first))
-        give(turn, first, rollouts=1)
-        assert turn.may_start(shown(first))
-        assert turn.is_due()
-        turn.sent(make_header(SPEC, seq=2), b"rollout")
-        assert not turn.may_start(shown(first))
-        assert not turn.is_due()
-        assert turn.may_start(shown(second))
-        turn.take_up(second)
-        assert turn.is_due()
+        assert not sampling.may_start(shown(None))
+        assert sampling.may_start(shown(first))
+        send_rollouts(sampling, first, rollouts=1)
+        assert sampling.may_start(shown(first))
+        assert sampling.is_due()
+        sampling.sent(make_header(SPEC, seq=2), b"rollout")
+        assert not sampling.may_start(shown(first))
+        assert not sampling.is_due()
+        assert sampling.may_start(shown(second))
+        sampling.take_up(second)
+        assert sampling.is_due()
 
     def test_weights_that_come_again_get_the_same_rollouts_under_their_new_name(
-        self, turn: LockStepSampling
+        self, sampling: LockStepSampling
     ) -> None:
-        give(turn, weights(0, 1))
-        again = turn.take_up(weights(0, 5, epoch=2))
+        send_rollouts(sampling, weights(0, 1))
+        again = sampling.take_up(weights(0, 5, epoch=2))
         assert [(h.seq, h.epoch, h.version, payload) for h, payload in again] == [
             (1, 2, 5, b"rollout"),
             (2, 2, 5, b"rollout"),
         ]
-        assert not turn.is_due()
-        assert turn.take_up(weights(0, 5, epoch=2)) == []
+        assert not sampling.is_due()
+        assert sampling.take_up(weights(0, 5, epoch=2)) == []
 
     def test_other_weights_of_the_same_update_get_other_rollouts_of_other_environments(
-        self, turn: LockStepSampling
+        self, sampling: LockStepSampling
     ) -> None:
-        give(turn, weights(3, 4))
-        assert turn.take_up(weights(3, 5, seed=1)) == []
-        assert turn.is_due()
-        assert turn.must_rebuild()
+        send_rollouts(sampling, weights(3, 4))
+        assert sampling.take_up(weights(3, 5, seed=1)) == []
+        assert sampling.is_due()
+        assert sampling.must_rebuild()
 
     def test_the_update_names_the_seeds_and_breakages_in_a_row_change_them(
-        self, turn: LockStepSampling
+        self, sampling: LockStepSampling
     ) -> None:
-        turn.take_up(weights(20, 21))
-        assert turn.build(failures=0) == (21, 0)
-        assert turn.build(failures=1) == (21, 1)
+        sampling.take_up(weights(20, 21))
+        assert sampling.build(failures=0) == (21, 0)
+        assert sampling.build(failures=1) == (21, 1)
 
     def test_environments_that_missed_a_part_of_the_last_update_are_rebuilt(
-        self, turn: LockStepSampling
+        self, sampling: LockStepSampling
     ) -> None:
-        give(turn, weights(0, 1), rollouts=1)
-        turn.take_up(weights(1, 2))
-        assert turn.must_rebuild()
+        send_rollouts(sampling, weights(0, 1), rollouts=1)
+        sampling.take_up(weights(1, 2))
+        assert sampling.must_rebuild()
 
-    def test_a_new_start_is_made_once(self, turn: LockStepSampling) -> None:
+    def test_a_new_start_is_made_once(self, sampling: LockStepSampling) -> None:
         """Also if its first rollout was refused and not sent."""
-        turn.take_up(weights(0, 1))
-        turn.build(failures=0)
-        assert not turn.must_rebuild()
-        give(turn, weights(0, 1))
-        turn.take_up(weights(1, 2))
-        assert not turn.must_rebuild()
+        sampling.take_up(weights(0, 1))
+        sampling.build(failures=0)
+        assert not sampling.must_rebuild()
+        send_rollouts(sampling, weights(0, 1))
+        sampling.take_up(weights(1, 2))
+        assert not sampling.must_rebuild()

@@ -387,7 +387,7 @@ fleets = given(
 )
 
 
-def ages_in_a_fleet(
+def staleness_in_a_fleet(
     actors: int,
     per_update: int,
     max_staleness: int,
@@ -423,7 +423,7 @@ def test_no_rollout_exceeds_the_staleness_limit_when_every_update_is_published(
     update_ticks: int,
 ) -> None:
     del publish_every
-    ages = ages_in_a_fleet(actors, per_update, max_staleness, 1, rollout_ticks, update_ticks)
+    ages = staleness_in_a_fleet(actors, per_update, max_staleness, 1, rollout_ticks, update_ticks)
     assert max(ages, default=0) <= max_staleness
 
 
@@ -436,11 +436,11 @@ def test_no_rollout_exceeds_the_staleness_limit_when_some_updates_are_not_publis
     rollout_ticks: int,
     update_ticks: int,
 ) -> None:
-    ages = ages_in_a_fleet(actors, per_update, max_staleness, publish_every, rollout_ticks, update_ticks)
+    ages = staleness_in_a_fleet(actors, per_update, max_staleness, publish_every, rollout_ticks, update_ticks)
     assert max(ages, default=0) <= max_staleness
 
 
-def busy_age(actors: int, per_update: int, publish_every: int, *, fresh: bool) -> tuple[float, float]:
+def busy_staleness(actors: int, per_update: int, publish_every: int, *, fresh: bool) -> tuple[float, float]:
     """The mean staleness in a fleet that is faster than its learner, and the expected one."""
     mark = backlog_high(per_update, actors, 20, publish_every)
     mark = backlog_fresh(mark, per_update, actors) if fresh else mark
@@ -454,7 +454,7 @@ def busy_age(actors: int, per_update: int, publish_every: int, *, fresh: bool) -
 def test_the_expected_staleness_is_that_of_a_busy_learner(
     actors: int, per_update: int, publish_every: int, fresh: bool
 ) -> None:
-    seen, promised = busy_age(actors, per_update, publish_every, fresh=fresh)
+    seen, promised = busy_staleness(actors, per_update, publish_every, fresh=fresh)
     assert seen == pytest.approx(promised, abs=0.05)
 
 
@@ -464,7 +464,7 @@ def test_the_expected_staleness_is_that_of_a_busy_learner(
 def test_more_actors_than_rollouts_in_an_update_see_no_older_data_than_expected(
     actors: int, per_update: int, publish_every: int, fresh: bool
 ) -> None:
-    seen, promised = busy_age(actors, per_update, publish_every, fresh=fresh)
+    seen, promised = busy_staleness(actors, per_update, publish_every, fresh=fresh)
     assert seen <= promised
 
 

@@ -45,7 +45,7 @@ LAYOUTS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def through(array: Array) -> Array:
+def round_trip(array: Array) -> Array:
     """The array after a trip in a rollout; nothing but the codec looks at it."""
     rollout = replace(make_rollout(SPEC), observations=array)
     return decode_rollout(encode_rollout(rollout), SPEC).observations
@@ -71,14 +71,14 @@ def assert_same(received: Array, sent: Array) -> None:
 )
 def test_an_array_of_any_dtype_shape_and_layout_arrives_bit_for_bit(array: Array, layout: str) -> None:
     sent = LAYOUTS[layout](array)
-    assert_same(through(sent), sent)
+    assert_same(round_trip(sent), sent)
 
 
 @pytest.mark.parametrize("layout", sorted(LAYOUTS))
 def test_each_layout_keeps_each_number_in_its_place(layout: str) -> None:
     sent = LAYOUTS[layout](np.arange(24, dtype=np.float32).reshape(2, 3, 4))
-    np.testing.assert_array_equal(through(sent), sent)
-    assert_same(through(sent), sent)
+    np.testing.assert_array_equal(round_trip(sent), sent)
+    assert_same(round_trip(sent), sent)
 
 
 def test_decoded_arrays_are_read_only_and_each_decoding_makes_new_ones() -> None:
@@ -119,7 +119,7 @@ def test_weights_arrive_whole_with_their_identity(numbers: list[int], spec: str)
 # Known failure KF-WIRE-01.
 @pytest.mark.parametrize("size", [0, 1, 2**20, 101 * 2**20])
 def test_arrays_below_the_limit_arrive(size: int) -> None:
-    received = through(np.full(size, 7, np.uint8))
+    received = round_trip(np.full(size, 7, np.uint8))
     assert received.shape == (size,)
     assert received.dtype == np.uint8
     assert (received == 7).all()
@@ -129,7 +129,7 @@ def test_arrays_below_the_limit_arrive(size: int) -> None:
 def test_an_array_above_the_limit_is_refused_by_the_sender_without_a_copy(size: int) -> None:
     huge = np.broadcast_to(np.uint8(0), (size,))
     with pytest.raises(WireError, match=str(MAX_PAYLOAD_BYTES)) as caught:
-        through(huge)
+        round_trip(huge)
     assert caught.value.reason == "size"
 
 
@@ -162,7 +162,7 @@ def test_weights_of_two_hundred_arrays_arrive() -> None:
 )
 def test_an_array_of_a_dtype_that_does_not_travel_is_refused_by_the_sender_by_name(array: Array) -> None:
     with pytest.raises(WireError, match="observations") as caught:
-        through(array)
+        round_trip(array)
     assert caught.value.reason == "dtype"
 
 

@@ -29,7 +29,7 @@ from tests.conftest import wait_until
 LONG_S = 100_000
 
 
-def asked(answer: Callable[[], Any], limit_s: float = 20.0, stop: StopRequest | None = None) -> Any:
+def ask(answer: Callable[[], Any], limit_s: float = 20.0, stop: StopRequest | None = None) -> Any:
     def work() -> AbstractContextManager[Any]:
         return nullcontext(answer())
 
@@ -70,12 +70,12 @@ def start_simulators() -> int:
 
 
 def test_the_answer_comes_back() -> None:
-    assert asked(lambda: {"spaces": [1, 2]}) == {"spaces": [1, 2]}
-    assert asked(os.getpid) != os.getpid()
+    assert ask(lambda: {"spaces": [1, 2]}) == {"spaces": [1, 2]}
+    assert ask(os.getpid) != os.getpid()
 
 
 def test_an_answer_larger_than_a_pipe_comes_back() -> None:
-    assert len(asked(lambda: b"x" * 1_000_000)) == 1_000_000
+    assert len(ask(lambda: b"x" * 1_000_000)) == 1_000_000
 
 
 @pytest.mark.parametrize("kind", [ConfigurationError, EnvironmentBrokenError])
@@ -84,12 +84,12 @@ def test_an_error_of_ours_comes_back_as_what_it_is(kind: type[Exception]) -> Non
         raise kind("no such thing")
 
     with pytest.raises(kind, match=r"^no such thing$"):
-        asked(refuse)
+        ask(refuse)
 
 
 def test_a_path_that_cannot_be_is_an_error_of_the_system() -> None:
     with pytest.raises(FileNotFoundError) as caught:
-        asked(lambda: Path("/no/such/file").read_bytes())
+        ask(lambda: Path("/no/such/file").read_bytes())
     assert caught.value.filename == "/no/such/file"
 
 
@@ -101,7 +101,7 @@ def test_any_other_error_comes_back_with_its_traceback(error: BaseException) -> 
         raise error
 
     with pytest.raises(EnvironmentBrokenError, match=f"it raised {type(error).__name__}: wild") as caught:
-        asked(raise_it)
+        ask(raise_it)
     assert "in raise_it" in str(caught.value.__cause__)
 
 
@@ -111,7 +111,7 @@ def test_a_hanging_child_is_killed_at_the_limit_and_its_traceback_logged(
 ) -> None:
     began = time.monotonic()
     with pytest.raises(EnvironmentHangsError, match=r"it has not answered for 1 s.*--limit"):
-        asked(hang, limit_s=1.0)
+        ask(hang, limit_s=1.0)
     assert time.monotonic() - began < 5
     assert "most recent call first" in capfd.readouterr().err
 
@@ -128,7 +128,7 @@ def test_a_hanging_child_is_killed_at_the_limit_and_its_traceback_logged(
 )
 def test_a_child_that_dies_is_named_with_how(end: Callable[[], Any], says: str) -> None:
     with pytest.raises(EnvironmentBrokenError, match=says):
-        asked(end)
+        ask(end)
 
 
 def test_a_stop_ends_the_wait_and_the_child() -> None:
@@ -136,7 +136,7 @@ def test_a_stop_ends_the_wait_and_the_child() -> None:
     threading.Timer(0.3, stop.request).start()
     began = time.monotonic()
     with pytest.raises(StoppedError):
-        asked(native_sleep, limit_s=LONG_S, stop=stop)
+        ask(native_sleep, limit_s=LONG_S, stop=stop)
     assert time.monotonic() - began < 5
 
 
@@ -149,7 +149,7 @@ def take_signals_over() -> None:
 
 def test_signals_threads_and_the_working_directory_stay_in_the_child() -> None:
     before = (Path.cwd(), signal.getsignal(signal.SIGTERM), threading.active_count())
-    assert asked(take_signals_over) is None
+    assert ask(take_signals_over) is None
     assert (Path.cwd(), signal.getsignal(signal.SIGTERM), threading.active_count()) == before
 
 
@@ -164,14 +164,14 @@ def crash_beside_simulators() -> None:
 
 
 def test_processes_that_the_child_started_end_with_it() -> None:
-    assert asked(start_simulators) == 3
+    assert ask(start_simulators) == 3
     wait_until(lambda: not sleepers(), 10, "no simulator is left")
 
 
 @pytest.mark.parametrize("end", [hang_beside_simulators, crash_beside_simulators])
 def test_processes_that_the_child_started_end_with_it_in_every_kind_of_end(end: Callable[[], None]) -> None:
     with pytest.raises(EnvironmentBrokenError):
-        asked(end, limit_s=2.0)
+        ask(end, limit_s=2.0)
     wait_until(lambda: not sleepers(), 10, "no simulator is left")
 
 
@@ -192,7 +192,7 @@ def test_standard_output_is_for_what_the_command_says(capfd: pytest.CaptureFixtu
         os.write(1, b"a banner\n")
         assert os.read(0, 1) == b""  # what is typed is not for it
 
-    asked(talk)
+    ask(talk)
     shown = capfd.readouterr()
     assert (shown.out, "a banner" in shown.err) == ("", True)
 
@@ -204,5 +204,5 @@ def test_the_guard_of_a_command_takes_no_notice_of_the_child() -> None:
         return user_code.is_inside()
 
     before = user_code.announced_status()
-    assert asked(enter)
+    assert ask(enter)
     assert (user_code.is_inside(), user_code.announced_status()) == (False, before)

@@ -12,7 +12,7 @@ _SLEEPER = "import time; time.sleep(3600)"
 _DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); {_SLEEPER}"
 
 
-def _litter(answers: Connection) -> None:
+def _start_and_end_descendants(answers: Connection) -> None:
     """In a process of its own: start a sleeper, an orphan and one that is deaf; end them all."""
     adopt_orphans()
     sleeper = subprocess.Popen([sys.executable, "-c", _SLEEPER], start_new_session=True)
@@ -29,7 +29,7 @@ def _litter(answers: Connection) -> None:
 def test_all_descendants_are_found_and_ended() -> None:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_litter, args=(theirs,))
+    process = context.Process(target=_start_and_end_descendants, args=(theirs,))
     process.start()
     assert ours.poll(60)
     before, sleeper, deaf, after = ours.recv()

@@ -27,7 +27,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def tries(failure_count: FailureCount, clock: Clock, error: EnvironmentBrokenError) -> int:
     """How often building fails until the process gives up; the clock goes on with its pauses."""
     for count in range(1, 1000):
-        failure_count.broke(error)
+        failure_count.count_failure(error)
         try:
             clock.now += failure_count.pause_s(error)
         except EnvironmentBrokenError:
@@ -49,9 +49,9 @@ def test_failing_steps_are_retried_a_limited_number_of_times(clock: Clock) -> No
 
 def test_a_success_restarts_the_retry_time(clock: Clock) -> None:
     failure_count, error = FailureCount(30.0), EnvironmentNotBuiltError("no licence")
-    failure_count.broke(error)
+    failure_count.count_failure(error)
     clock.now += 29.0
     failure_count.sampled()
     clock.now += 29.0
-    failure_count.broke(error)
+    failure_count.count_failure(error)
     assert failure_count.pause_s(error) > 0

@@ -49,7 +49,7 @@ class State(Enum):
     SETTLED = "its outcome is recorded, and it has left the stream"
 
 
-class Happening(Enum):
+class EntryEvent(Enum):
     """The events that may happen to an entry."""
 
     DELIVERED = "the stream delivers it, for the first time or again"
@@ -60,8 +60,8 @@ class Happening(Enum):
     ORPHANED = "the learner process ends"
 
 
-S, H = State, Happening
-NEXT: dict[tuple[State, Happening], State] = {
+S, H = State, EntryEvent
+NEXT: dict[tuple[State, EntryEvent], State] = {
     (S.WAITING, H.DELIVERED): S.OPENED,
     (S.WAITING, H.ORPHANED): S.WAITING,
     (S.OPENED, H.DELIVERED): S.OPENED,  # opening it failed for a reason outside of it: judged anew
@@ -80,7 +80,7 @@ NEXT: dict[tuple[State, Happening], State] = {
     (S.SETTLED, H.DELIVERED): S.OPENED,  # the server went back to an older file: a duplicate
     (S.SETTLED, H.ORPHANED): S.SETTLED,
 }
-IMPOSSIBLE: dict[str, set[tuple[State, Happening]]] = {
+IMPOSSIBLE: dict[str, set[tuple[State, EntryEvent]]] = {
     "only what was just delivered is judged": {
         *((state, H.ACCEPTED) for state in (S.WAITING, S.DROPPED, S.IN_HAND, S.TRAINING, S.SETTLED)),
         *((state, H.DROPPED) for state in (S.WAITING, S.DROPPED, S.TRAINING, S.SETTLED)),
@@ -96,7 +96,7 @@ IMPOSSIBLE: dict[str, set[tuple[State, Happening]]] = {
 
 
 def test_the_table_says_of_every_state_and_happening_what_follows_or_why_it_cannot_be() -> None:
-    every = set(itertools.product(State, Happening))
+    every = set(itertools.product(State, EntryEvent))
     said = [*NEXT, *itertools.chain.from_iterable(IMPOSSIBLE.values())]
     assert len(said) == len(set(said))
     assert set(said) == every
@@ -111,7 +111,7 @@ def test_every_state_is_reached_and_left_towards_an_outcome() -> None:
         assert reached == set(State)
 
 
-class Lives(RuleBasedStateMachine):
+class RolloutLives(RuleBasedStateMachine):
     """The model beside the real intake; `Watched` and `settle` record the events of each entry."""
 
     def __init__(
@@ -131,7 +131,7 @@ class Lives(RuleBasedStateMachine):
         self.has_lost_a_reply = False
         self.begin_process(LastSequenceNumbers())
 
-    def happens(self, entry_id: bytes, what: Happening) -> None:
+    def record_event(self, entry_id: bytes, what: EntryEvent) -> None:
         self.states[entry_id] = NEXT[self.states[entry_id], what]
 
     def first_of_a_boot(self, slot: int) -> dict[str, Any]:
@@ -139,15 +139,15 @@ class Lives(RuleBasedStateMachine):
 
     def begin_process(self, last_sequence_numbers: LastSequenceNumbers) -> None:
         self.consumer = RolloutConsumer(self.client, self.keys, self.leadership.bookkeeper.restore_stream)
-        self.intake = Intake(Watched(self), SPEC, self.settle, lambda *_: None, self.make_rule(), 4)
+        self.intake = Intake(RecordedEntries(self), SPEC, self.settle, lambda *_: None, self.make_rule(), 4)
         self.intake.last_sequence_numbers = last_sequence_numbers
         self.consumer.claim_all()
 
     def settle(self, settlements: Sequence[Settlement]) -> None:
         for settlement in settlements:
             if settlement.reason == "surplus" and self.states[settlement.entry_id] is S.IN_HAND:
-                self.happens(settlement.entry_id, H.DROPPED)
-            self.happens(settlement.entry_id, H.SETTLED)
+                self.record_event(settlement.entry_id, H.DROPPED)
+            self.record_event(settlement.entry_id, H.SETTLED)
             self.outcomes[settlement.entry_id] = settlement.reason or settlement.outcome.value
         self.leadership.bookkeeper.settle(settlements)
 
@@ -170,7 +170,7 @@ class Lives(RuleBasedStateMachine):
             self.add({name: value for name, value in self.newest[slot].items() if name != "crc"})
 
     @rule(slot=SLOTS)
-    def an_actor_starts_anew(self, slot: int) -> None:
+    def an_actor_restarts(self, slot: int) -> None:
         self.newest[slot] = self.first_of_a_boot(slot)
 
     @rule()
@@ -178,7 +178,7 @@ class Lives(RuleBasedStateMachine):
         batch = self.intake.poll(UPDATE, lambda: self.leadership.lease.lineage)
         self.has_lost_a_reply = False
         for accepted in batch or []:
-            self.happens(accepted.entry_id, H.HANDED_OVER)
+            self.record_event(accepted.entry_id, H.HANDED_OVER)
         self.batch += batch or []
 
     @precondition(lambda self: self.batch)
@@ -202,21 +202,21 @@ class Lives(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.has_lost_a_reply)  # deaths with an entry in hand: test_poison.py
     @rule()
-    def another_process_goes_on_from_the_checkpoint(self) -> None:
+    def another_process_resumes_from_the_checkpoint(self) -> None:
         """One is written between two updates."""
         if not self.batch:
             self.saved = self.intake.settled_sequence_numbers().to_dict()
         for entry_id in self.states:
-            self.happens(entry_id, H.ORPHANED)
+            self.record_event(entry_id, H.ORPHANED)
         self.batch = []
         self.begin_process(LastSequenceNumbers(self.saved))
 
     @invariant()
-    def what_is_in_hand_waits_for_its_batch(self) -> None:
+    def accepted_rollouts_wait_for_their_batch(self) -> None:
         assert self.intake.gathered == list(self.states.values()).count(S.IN_HAND)
 
     @invariant()
-    def what_is_not_settled_is_in_the_stream(self) -> None:
+    def unsettled_entries_are_in_the_stream(self) -> None:
         found = cast(list[tuple[bytes, Any]], self.client.xrange(self.keys.rollouts))
         assert [i for i, _ in found] == [i for i, state in self.states.items() if state is not S.SETTLED]
 
@@ -243,21 +243,21 @@ class Lives(RuleBasedStateMachine):
             assert decided or set(outcomes) == {"crc"}
 
 
-class Watched:
+class RecordedEntries:
     """The entries of a process's consumer; tells the model what becomes of each."""
 
-    def __init__(self, lives: Lives) -> None:
+    def __init__(self, lives: RolloutLives) -> None:
         self._lives = lives
         self._consumer = lives.consumer
 
     def read(self, count: int, block_ms: int, at_once: int) -> Iterator[StreamEntry]:
         for entry in self._consumer.read(count, block_ms, at_once):
-            self._lives.happens(entry.id, H.DELIVERED)
+            self._lives.record_event(entry.id, H.DELIVERED)
             before = self._lives.intake.gathered
             yield entry
             if self._lives.states[entry.id] is S.OPENED:
                 was_accepted = self._lives.intake.gathered > before
-                self._lives.happens(entry.id, H.ACCEPTED if was_accepted else H.DROPPED)
+                self._lives.record_event(entry.id, H.ACCEPTED if was_accepted else H.DROPPED)
 
     def survived(self) -> None:
         self._consumer.survived()
@@ -280,6 +280,6 @@ def test_every_entry_lives_by_the_table_and_every_rollout_is_trained_at_most_onc
     monkeypatch.setattr("learner.intake.intake.BLOCK_MS", 1)
     runs = itertools.count()
     run_state_machine_as_test(
-        cast(Any, lambda: Lives(client, RunKeys(f"{keys.run}-{next(runs)}"), stop, make_rule)),
+        cast(Any, lambda: RolloutLives(client, RunKeys(f"{keys.run}-{next(runs)}"), stop, make_rule)),
         settings=settings(max_examples=15, stateful_step_count=40, deadline=None, phases=[Phase.generate]),
     )

@@ -21,7 +21,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Time:
     return times
 
 
-def judged(times: Time, seconds: int, by_actor: dict[str, list[int | None]]) -> RecentStaleness:
+def judge_rollouts(times: Time, seconds: int, by_actor: dict[str, list[int | None]]) -> RecentStaleness:
     """Each second each actor delivers one rollout; its staleness goes round in its list."""
     recent = RecentStaleness()
     for second in range(seconds):
@@ -33,13 +33,13 @@ def judged(times: Time, seconds: int, by_actor: dict[str, list[int | None]]) -> 
 
 def test_share_and_mean_worked_by_hand(times: Time) -> None:
     """Of ten seconds: 20 rollouts, two of them too old; the others 0 or 1 updates old."""
-    recent = judged(times, 10, {"0": [0], "1": [1, 1, 1, 1, None]})
+    recent = judge_rollouts(times, 10, {"0": [0], "1": [1, 1, 1, 1, None]})
     assert recent.share == pytest.approx(2 / 20)
     assert recent.mean == pytest.approx(8 / 18)
 
 
 def test_only_the_last_minute_counts(times: Time) -> None:
-    recent = judged(times, 100, {"0": [None] * 40 + [2] * 60})
+    recent = judge_rollouts(times, 100, {"0": [None] * 40 + [2] * 60})
     assert (recent.share, recent.mean) == (0.0, 2.0)
     times.now += 61
     assert (recent.share, recent.mean, recent.text) == (0.0, None, "")
@@ -57,20 +57,20 @@ def test_only_the_last_minute_counts(times: Time) -> None:
 def test_more_than_five_per_cent_of_a_run_are_an_alarm(
     times: Time, course: list[int | None], alarm: str
 ) -> None:
-    text = judged(times, 60, {"0": course}).text
+    text = judge_rollouts(times, 60, {"0": course}).text
     assert text.startswith(alarm) if alarm else text == ""
 
 
 def test_there_is_no_warning_in_the_first_half_minute(times: Time) -> None:
-    assert judged(times, 29, {"0": [None, 0]}).text == ""
+    assert judge_rollouts(times, 29, {"0": [None, 0]}).text == ""
 
 
 def test_an_actor_that_loses_more_than_half_is_named(times: Time) -> None:
     """One of twenty: all of the run's drops are at most five in a hundred."""
     others: dict[str, list[int | None]] = {str(slot): [0] for slot in range(30)}
-    text = judged(times, 60, {**others, "1007": [None, None, 0]}).text
+    text = judge_rollouts(times, 60, {**others, "1007": [None, None, 0]}).text
     assert text.startswith("20 of 30 rollouts of actor 1007 of the last 30 s were too old")
-    assert judged(times, 60, {**others, "1007": [None, 0, 0]}).text == ""
+    assert judge_rollouts(times, 60, {**others, "1007": [None, 0, 0]}).text == ""
 
 
 def test_the_alarm_that_all_rollouts_were_dropped_has_priority(times: Time) -> None:
