@@ -33,7 +33,7 @@ EnvValue = Annotated[
         str_from_instance=lambda value: [str(value)],
     ),
 ]
-MOST_STEPS = 10**15  # a float holds each whole number up to this exactly, and JSON readers may use floats
+MOST_STEPS = 10**15  # a float, as JSON readers take numbers for, holds each of these exactly
 Correction = Literal["none", "vtrace", "decoupled", "tis"]
 
 
