@@ -178,13 +178,14 @@ def check_values(rollout: Rollout, spec: Spec) -> None:
     for name in OBSERVATION_NAMES:  # first: the policy computes the others from these
         _check_observations(name, getattr(rollout, name), spec)
     for name in _FLOATS:
-        if not all_finite(getattr(rollout, name)):
+        numbers: Array = getattr(rollout, name)
+        if numbers.size and not all_finite(numbers):
             raise WireError("nonfinite", name)
     if any(np.isinf(array).any() for array in rollout.metrics.values()):
         raise WireError("nonfinite", "metrics")
     _check_actions(rollout, spec)
     _check_log_probs(rollout, spec)
-    if (rollout.ends & ~rollout.valid).any():
+    if np.greater(rollout.ends, rollout.valid).any():
         raise WireError("flags", "an episode ends in a row that is not valid")
 
 

@@ -6,42 +6,35 @@ same bytes around its numbers has the same structure, so its arrays are views at
 """
 
 from collections import OrderedDict
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from dppo_redis.protocol.rollout import ARRAY_NAMES, Rollout, check_layout, check_values
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.protocol.wire import decode_rollout, rollout_pieces
+from dppo_redis.spaces.episode_metrics import METRICS
+from dppo_redis.spaces.observations import Array
 
 _LAYOUTS_KEPT = 64
 
 
-class _Place(NamedTuple):
-    """The position of one array's numbers in every payload of a layout, and the bytes before them."""
-
-    before: bytes
-    at: int  # offset of `before`
-    numbers: int  # offset of the numbers
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-
 class _Layout(NamedTuple):
-    """Where the arrays of a payload are: first those of the metrics with these names, then `ARRAY_NAMES`."""
+    """The form of a payload: the bytes between its arrays with their offsets, and the arrays."""
 
-    metrics: tuple[str, ...]
-    places: list[_Place]
+    between: list[tuple[bytes, int]]
+    record: np.dtype[Any]  # the whole payload; its fields are the arrays, by name
+    metrics: Mapping[str, str]  # of the environment: the field of each, by its name
 
     def decode(self, payload: bytes) -> Rollout | None:
         """The rollout of a payload with this layout; None for another one, or flags other than 0 and 1."""
-        arrays: list[Any] = []
-        for before, at, numbers, dtype, shape in self.places:
-            if not payload.startswith(before, at):
+        for part, at in self.between:
+            if not payload.startswith(part, at):
                 return None
-            arrays.append(np.ndarray(shape, dtype, payload, numbers))
-        count = len(self.metrics)
-        rollout = Rollout(*arrays[count:], metrics=dict(zip(self.metrics, arrays[:count], strict=True)))
+        record: Array = np.ndarray((), self.record, payload)
+        metrics = {name: record[field] for name, field in self.metrics.items()}
+        rollout = Rollout(*map(record.__getitem__, ARRAY_NAMES), metrics=metrics)
         ends = rollout.terminated.view(np.uint8) | rollout.truncated.view(np.uint8)
         if (ends | rollout.valid.view(np.uint8)).max(initial=0) > 1:
             return None
@@ -74,13 +67,17 @@ class RolloutDecoder:
 
     def _remember(self, payload: bytes, rollout: Rollout) -> Rollout:
         """Remember the layout of a checked payload, if it is packed as usual; returns the rollout."""
-        arrays = [*rollout.metrics.values(), *(getattr(rollout, name) for name in ARRAY_NAMES)]
-        places, at = [], 0
-        for (before, _), array in zip(rollout_pieces(rollout), arrays, strict=True):
-            numbers = at + len(before)
-            places.append(_Place(before, at, numbers, array.dtype, array.shape))
-            at = numbers + array.nbytes
-        layout = _Layout(tuple(rollout.metrics), places)
+        metrics = {name: f"{METRICS}.{name}" for name in rollout.metrics}
+        arrays = {metrics[name]: array for name, array in rollout.metrics.items()}
+        arrays |= {name: getattr(rollout, name) for name in ARRAY_NAMES}
+        between, offsets, at = [], [], 0
+        for (part, _), array in zip(rollout_pieces(rollout), arrays.values(), strict=True):
+            between.append((part, at))
+            offsets.append(at + len(part))
+            at = offsets[-1] + array.nbytes
+        forms = [(array.dtype, array.shape) for array in arrays.values()]
+        record = {"names": list(arrays), "formats": forms, "offsets": offsets, "itemsize": at}
+        layout = _Layout(between, np.dtype(cast(Any, record)), metrics)
         views = layout.decode(payload) if at == len(payload) else None
         if views is None:
             return rollout

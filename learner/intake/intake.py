@@ -84,6 +84,7 @@ class Intake:
         self._entry_bytes = 1.0
         # Accepted rollouts that are not settled, in order of arrival; None after `poll` returned their batch.
         self._in_hand: dict[bytes, AcceptedRollout | None] = {}
+        self._headers: list[RolloutHeader] = []  # of those that `poll` did not return yet
         self.drops = Drops()
         self.last_sequence_numbers = LastSequenceNumbers()
         self.damaged = 0  # entries that could not be decoded
@@ -100,8 +101,8 @@ class Intake:
         finally:  # also after a failed read: entries that are delivered again would count as duplicates
             self._settle(dropped)
         self._entries.survived()
-        self.drops.all_dropped.record(dropped, bool(self._gathered))
-        if self._rule.missing(self._headers()):
+        self.drops.all_dropped.record(dropped, bool(self._headers))
+        if self._rule.missing(self._headers):
             return None
         return self._hand_over()
 
@@ -123,9 +124,9 @@ class Intake:
 
     def _hand_over(self) -> list[AcceptedRollout]:
         """Return the full batch in its order; refuse the rollouts that a dead actor left beside it."""
-        gathered = self._gathered
-        self._in_hand = dict.fromkeys(self._in_hand)
-        order = self._rule.order([accepted.header for accepted in gathered])
+        gathered, headers = self._gathered, self._headers
+        self._in_hand, self._headers = dict.fromkeys(self._in_hand), []
+        order = self._rule.order(headers)
         surplus = [accepted for i, accepted in enumerate(gathered) if i not in order]
         self._settle([_refused(accepted.entry_id, "surplus", accepted.header) for accepted in surplus])
         self.settled(surplus)
@@ -143,8 +144,7 @@ class Intake:
     def settled_sequence_numbers(self) -> LastSequenceNumbers:
         """The last sequence numbers without unsettled rollouts, which another learner may receive again."""
         last_sequence_numbers = self.last_sequence_numbers.to_dict()
-        for accepted in self._gathered:
-            header = accepted.header
+        for header in self._headers:
             last_sequence_numbers[header.boot] = min(
                 last_sequence_numbers.get(header.boot, header.seq), header.seq - 1
             )
@@ -153,12 +153,12 @@ class Intake:
     @property
     def gathered(self) -> int:
         """Rollouts in hand that wait for their batch to fill."""
-        return len(self._gathered)
+        return len(self._headers)
 
     @property
     def slots(self) -> set[int]:
         """The slots of the actors that sampled these rollouts."""
-        return {accepted.header.actor for accepted in self._gathered}
+        return {header.actor for header in self._headers}
 
     @property
     def alarm(self) -> str:
@@ -179,13 +179,10 @@ class Intake:
     def _gathered(self) -> list[AcceptedRollout]:
         return [accepted for accepted in self._in_hand.values() if accepted is not None]
 
-    def _headers(self) -> list[RolloutHeader]:
-        return [accepted.header for accepted in self._gathered]
-
     def _wanted(self) -> int:
         """The number of entries that the batch still needs, limited in number and in bytes."""
         by_bytes = int(_READ_BYTES / self._entry_bytes)
-        return max(1, min(self._rule.missing(self._headers()), by_bytes, _MOST_ENTRIES))
+        return max(1, min(self._rule.missing(self._headers), by_bytes, _MOST_ENTRIES))
 
     def _at_once(self) -> int:
         """The number of entries that one read fetches; the others arrive while these are opened."""
@@ -216,9 +213,8 @@ class Intake:
             if verdict is Verdict.STALE:
                 self.last_sequence_numbers.take(header)
                 return Settlement(entry.id, Outcome.STALE, steps=steps)
-            refusal: str | None = verdict.value
-            if verdict is Verdict.FRESH:
-                refusal = self._rule.refusal(header, self._headers())
+            is_fresh = verdict is Verdict.FRESH
+            refusal = self._rule.refusal(header, self._headers) if is_fresh else verdict.value
             if refusal is not None:
                 self.last_sequence_numbers.take(header)
                 return _refused(entry.id, refusal, header)
@@ -246,6 +242,7 @@ class Intake:
             raise WireError("header", f"{header.steps} steps claimed, {rollout.steps} valid rows")
         self.last_sequence_numbers.take(header)
         self._in_hand[entry.id] = AcceptedRollout(entry.id, header, rollout)
+        self._headers.append(header)
 
 
 def _refused(entry_id: bytes, reason: str, header: RolloutHeader) -> Settlement:
