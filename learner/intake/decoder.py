@@ -54,15 +54,20 @@ class RolloutDecoder:
         Raises:
             WireError: in the same cases as `decode_rollout` and `validate`, for known layouts, too.
         """
-        layout = self._layouts.get(len(payload))
-        rollout = None if layout is None else layout.decode(payload)
-        if rollout is not None:
-            self._layouts.move_to_end(len(payload))
-        else:
+        rollout = self.known(payload)
+        if rollout is None:
             rollout = decode_rollout(payload, self.spec)
             check_layout(rollout, self.spec)
             rollout = self._remember(payload, rollout)
         check_values(rollout, self.spec)
+        return rollout
+
+    def known(self, payload: bytes) -> Rollout | None:
+        """The rollout of a payload with a known layout, its numbers not checked; else None."""
+        layout = self._layouts.get(len(payload))
+        rollout = None if layout is None else layout.decode(payload)
+        if rollout is not None:
+            self._layouts.move_to_end(len(payload))
         return rollout
 
     def _remember(self, payload: bytes, rollout: Rollout) -> Rollout:

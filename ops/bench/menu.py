@@ -22,7 +22,7 @@ BENCHMARKS = {
     "actor": ("ops.bench.actor", "a vector step of an actor beside a bare loop over its environments"),
     "start": ("ops.bench.start", "time to the first update, and from the end to the prompt"),
     "scale": ("ops.bench.scale.command", "10 to 1,000 actors on one Redis: delivery, latency, status, books"),
-    "transport": ("ops.bench.transport", "what the guarantees cost: rollouts/s beside a bare loop"),
+    "transport": ("ops.bench.transport.command", "what the guarantees cost: rollouts/s beside a bare loop"),
     "hostile": ("ops.bench.hostile", "what broken payloads cost the learner"),
     "failover": ("ops.bench.failover", "how soon training resumes when the primary Redis goes"),
 }
