@@ -5,7 +5,7 @@ import secrets
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.registry import Registry, SlotHolder
 from dppo_redis.store.rollout_stream import RolloutProducer
 from dppo_redis.store.run_store import STOP, RunStore
+from dppo_redis.store.sharing.shared_weights import SharedWeights
 from dppo_redis.store.weight_store import WeightStore
 from workers.build import build_collector
 from workers.failures import FailureCount
@@ -86,10 +87,12 @@ def _serve(argv: Sequence[str] | None, stop: StopRequest) -> ExitStatus:
     slot, boot = registration
     _log.info("actor %d, boot %d, of run %s", slot, boot, options.run)
     event_log.write("joined", actor=slot)
-    actor = _build_actor(
-        run, description, ActorStats(slot, boot, deaths=deaths), calls, options.envs_per_actor, event_log
-    )
-    _sample(actor, run, calls)
+    stats = ActorStats(slot, boot, deaths=deaths)
+    with closing(
+        SharedWeights(WeightStore(run.client, run.keys), f"{run.url} {options.run}", stop)
+    ) as weights:
+        actor = _build_actor(run, weights, description, stats, calls, options.envs_per_actor, event_log)
+        _sample(actor, run, calls)
     return _ended(stop)
 
 
@@ -129,6 +132,7 @@ def _take_slot(
 
 def _build_actor(
     run: RunConnection,
+    weights: SharedWeights,
     description: RunDescription,
     stats: ActorStats,
     calls: CallClock,
@@ -147,7 +151,7 @@ def _build_actor(
         ),
         access=RunAccess(
             RolloutProducer(run.client, run.keys, run.stop, event_log),
-            WeightStore(run.client, run.keys),
+            weights,
             run.registry,
             run.store,
         ),

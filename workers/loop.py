@@ -24,6 +24,7 @@ from dppo_redis.store.client import RetryLoop
 from dppo_redis.store.registry import BEAT_PERIOD_S, Registry
 from dppo_redis.store.rollout_stream import RolloutProducer, RunSnapshot
 from dppo_redis.store.run_store import PAUSE, STOP, RunStore
+from dppo_redis.store.sharing.shared_weights import SharedWeights
 from dppo_redis.store.weight_store import WeightStore
 from workers.collect import Collector, with_progress
 from workers.failures import FailureCount
@@ -90,7 +91,7 @@ class RunAccess:
     """The keys of its run that an actor reads and writes."""
 
     producer: RolloutProducer
-    weights: WeightStore
+    weights: WeightStore | SharedWeights
     registry: Registry
     store: RunStore
 

@@ -28,6 +28,7 @@ from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.registry import Registry
 from dppo_redis.store.rollout_stream import RolloutProducer, RunSnapshot
 from dppo_redis.store.run_store import STOP, RunStore
+from dppo_redis.store.sharing.shared_weights import SharedWeights
 from dppo_redis.store.weight_store import WeightStore
 from workers.__main__ import WatchdogDuties
 from workers.build import build_collector
@@ -81,7 +82,7 @@ class TimedProducer(RolloutProducer):
         return snapshot
 
 
-class TimedWeights(WeightStore):
+class TimedWeights(SharedWeights):
     """The product's, with the time that each fetch took."""
 
     times: list[tuple[float, float]]
@@ -130,7 +131,8 @@ class PackedActor:
         if self._slot is not None:
             refuse_living_holder(registry, self._slot, retry, self.stop)
         slot, boot = retry.call("join", lambda: registry.join(self._slot))
-        producer, weights = TimedProducer(client, keys, self.stop), TimedWeights(client, keys)
+        producer = TimedProducer(client, keys, self.stop)
+        weights = TimedWeights(WeightStore(client, keys), f"{self._pack.order.url} {keys.run}", self.stop)
         producer.times, weights.times = self._pack.report.push, self._pack.report.fetch
         actor = Actor(
             description=description,
@@ -151,6 +153,7 @@ class PackedActor:
             self._pack.report.pushes += actor.stats.pushes
             self._pack.report.ambiguous += producer.ambiguous
             duties.leave(None)
+            weights.close()
             actor.close()
 
 

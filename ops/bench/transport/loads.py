@@ -10,7 +10,7 @@ from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.rollout import Rollout, allocate
 from dppo_redis.protocol.run_plan import RunPlan, plan
 from dppo_redis.protocol.spec import Spec
-from dppo_redis.spaces.environment_spaces import describe_spaces
+from dppo_redis.spaces.gymnasium_spaces import describe_spaces
 
 ENVIRONMENTS = 8
 
