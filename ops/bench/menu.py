@@ -23,6 +23,7 @@ BENCHMARKS = {
     "start": ("ops.bench.start", "time to the first update, and from the end to the prompt"),
     "scale": ("ops.bench.scale.command", "10 to 1,000 actors on one Redis: delivery, latency, status, books"),
     "transport": ("ops.bench.transport.command", "what the guarantees cost: rollouts/s beside a bare loop"),
+    "publication": ("ops.bench.scale.publication", "what a publication of large weights costs, by actors"),
     "hostile": ("ops.bench.hostile", "what broken payloads cost the learner"),
     "failover": ("ops.bench.failover", "how soon training resumes when the primary Redis goes"),
 }

@@ -8,14 +8,10 @@ The ratio is that of the steps delivered to those that the environments could ma
 
 import argparse
 import json
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -25,13 +21,12 @@ from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.run_plan import RunPlan, plan
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.client import INTERACTIVE_PATIENCE_S, RetryLoop, connect
 from learner.malloc import keep_freed_memory
 from ops.bench.runs import table
 from ops.bench.scale.environment import ENV_ID
 from ops.bench.scale.measured import Measured, Wish, percentile
 from ops.bench.scale.point import Point
-from ops.fleet.broker import embedded
+from ops.bench.scale.server import check_connections, server
 from ops.fleet.machine_limits import FleetNeeds, check_limits
 
 ROLLOUT_STEPS = 2
@@ -39,7 +34,6 @@ CONNECTIONS = 3  # of an actor: pushes, the rest, the watchdog
 _OTHER_FILES = 64
 _MOST_ACTORS = 4096
 _MOST_PROCESSES = 64
-_SERVER_S = 10.0
 
 
 def configuration(actors: int, planned: int, period_s: float, rollout_kb: int) -> RunConfig:
@@ -74,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_limits(needs)
     found: list[Measured] = []
     with server(options.redis, stop) as url:
-        _check_connections(url, needs.files, stop)
+        check_connections(url, needs.files, stop)
         for position, actors in enumerate(options.actors):
             step_s = options.period / ROLLOUT_STEPS
             wish = Wish(actors, min(processes, actors), options.seconds, step_s, options.churn, options.kill)
@@ -96,48 +90,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _plan(actors: int, options: argparse.Namespace, stop: StopRequest) -> RunPlan:
     config = configuration(actors, options.planned or actors, options.period, options.rollout_kb)
     return plan(config, spaces_of(config, stop), serial=False)
-
-
-@contextmanager
-def server(url: str | None, stop: StopRequest) -> Iterator[str]:
-    """The given server, or one of our own as `train` starts it, which ends with the block."""
-    if url is not None:
-        yield url
-        return
-    with tempfile.TemporaryDirectory(prefix="dppo-bench-") as place:
-        broker = embedded(Path(place))
-        command = [sys.executable, "-m", "ops.fleet.run_tied", *broker.command]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        try:
-            deadline = time.monotonic() + _SERVER_S
-            while not broker.socket.exists() and not stop.requested:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise ConfigurationError(f"{broker.command[0]} does not start")
-                time.sleep(0.01)
-            yield broker.url
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def _check_connections(url: str, needed: int, stop: StopRequest) -> None:
-    """Refuse a server that allows fewer connections.
-
-    Raises:
-        ConfigurationError: with the command that raises the limit.
-    """
-    if stop.requested:
-        return
-    client = connect(url, "bench")
-    retry = RetryLoop(stop, deadline_s=INTERACTIVE_PATIENCE_S)
-    clients = retry.call("ask for the limit of connections", lambda: client.info("clients"))
-    client.close()
-    most = int(clients.get("maxclients", needed))
-    if most < needed:
-        raise ConfigurationError(
-            f"these actors need {needed} connections, and this Redis allows {most}: raise the limit with "
-            f"`redis-cli -u {url} CONFIG SET maxclients {needed}`, or measure fewer actors"
-        )
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -12,6 +12,7 @@ from ops.bench.scale.actors import Report
 from ops.bench.scale.intake import IntakeLearner
 from ops.bench.scale.measured import BOOKS, Measured, Wish, rates
 from ops.bench.scale.processes import Probe, Processes
+from ops.bench.scale.server import server_s
 
 START_S = 120.0  # for all actors to join
 KILL_FROM_S = 24.0  # shorter points kill no process: its registrations could not expire
@@ -35,12 +36,6 @@ class Cores:
         (began, *before), (now, *after) = self._began, self._read()
         server, learner = ((b - a) / (now - began) for a, b in zip(before, after, strict=True))
         return server, learner
-
-
-def server_s(client: Client) -> float:
-    """Computing time of the server so far."""
-    used = client.info("cpu")
-    return float(used["used_cpu_sys"]) + float(used["used_cpu_user"])
 
 
 class Point:
