@@ -185,7 +185,7 @@ class RunConfig(Section):
     vectorization: Literal["auto", "sync", "async"] = "auto"
     """How an actor steps its environments: auto takes a native vector version, else processes (async) where a
     step is slow, else one after another (sync)"""
-    actors: int = Field(2, ge=1, le=4096)
+    actors: int = Field(2, ge=1, le=1000)  # actors that join later have slots from 1000 on
     """Actor processes started here; more may join from anywhere"""
     envs_per_actor: int = Field(8, ge=1, le=65_536)
     """Environments each actor steps together"""

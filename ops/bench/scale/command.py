@@ -33,10 +33,11 @@ ROLLOUT_STEPS = 2
 CONNECTIONS = 3  # of an actor: pushes, the rest, the watchdog
 _OTHER_FILES = 64
 _MOST_ACTORS = 4096
+_MOST_PLANNED = 1000
 _MOST_PROCESSES = 64
 
 
-def configuration(actors: int, planned: int, period_s: float, rollout_kb: int) -> RunConfig:
+def configuration(planned: int, period_s: float, rollout_kb: int) -> RunConfig:
     """A run with a batch of one rollout of each planned actor."""
     values: dict[str, Any] = {
         "env_id": ENV_ID,
@@ -44,13 +45,13 @@ def configuration(actors: int, planned: int, period_s: float, rollout_kb: int) -
             "step_s": period_s / ROLLOUT_STEPS,
             "numbers": max(1, rollout_kb * 1024 // 4 // ROLLOUT_STEPS),
         },
-        "actors": min(actors, planned),
+        "actors": planned,
         "envs_per_actor": 1,
         "rollout_steps": ROLLOUT_STEPS,
         "vectorization": "sync",
         "total_steps": 10**12,
         "network": {"hidden": [2]},
-        "ppo": {"batch_steps": max(8, ROLLOUT_STEPS * min(actors, planned)), "minibatch_size": ROLLOUT_STEPS},
+        "ppo": {"batch_steps": max(8, ROLLOUT_STEPS * planned), "minibatch_size": ROLLOUT_STEPS},
     }
     return RunConfig.model_validate(values)
 
@@ -70,9 +71,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     with server(options.redis, stop) as url:
         check_connections(url, needs.files, stop)
         for position, actors in enumerate(options.actors):
-            step_s = options.period / ROLLOUT_STEPS
-            wish = Wish(actors, min(processes, actors), options.seconds, step_s, options.churn, options.kill)
             planned = _plan(actors, options, stop)
+            wish = Wish(
+                actors=actors,
+                planned=planned.config.actors,
+                processes=min(processes, actors),
+                seconds=options.seconds,
+                step_s=options.period / ROLLOUT_STEPS,
+                churn=options.churn,
+                kills=options.kill,
+            )
             with closing(Point(wish, planned, url, f"bench-{position}", stop)) as point:
                 measured = point.measure()
             if measured is None:
@@ -88,14 +96,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _plan(actors: int, options: argparse.Namespace, stop: StopRequest) -> RunPlan:
-    config = configuration(actors, options.planned or actors, options.period, options.rollout_kb)
+    planned = min(actors, options.planned or _MOST_PLANNED)
+    config = configuration(planned, options.period, options.rollout_kb)
     return plan(config, spaces_of(config, stop), serial=False)
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="dppo-redis bench scale", description=__doc__)
     parser.add_argument("--actors", type=int, nargs="+", default=[10, 100, 1000], metavar="N")
-    parser.add_argument("--planned", type=int, help="actors that the run is planned for; default: all")
+    parser.add_argument(
+        "--planned", type=int, help="actors that the run is planned for; default: all, at most 1000"
+    )
     parser.add_argument("--seconds", type=float, default=30.0, help="measured for each number of actors")
     parser.add_argument("--period", type=float, default=2.0, help="seconds that a rollout takes")
     parser.add_argument("--rollout-kb", type=int, default=64, help="size of a rollout")
@@ -107,7 +118,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(argv)
     bounds: list[tuple[str, float, float, Sequence[float]]] = [
         ("actors", 1, _MOST_ACTORS, options.actors),
-        ("planned", 1, _MOST_ACTORS, [options.planned or 1]),
+        ("planned", 1, _MOST_PLANNED, [options.planned or 1]),
         ("seconds", 0.5, 86_400, [options.seconds]),
         ("period", 0.01, 3600, [options.period]),
         ("rollout-kb", 1, 64 * 1024, [options.rollout_kb]),

@@ -13,6 +13,7 @@ class Wish:
     """What is measured."""
 
     actors: int
+    planned: int  # of these
     processes: int
     seconds: float
     step_s: float  # of an environment

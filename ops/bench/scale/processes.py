@@ -34,7 +34,8 @@ class Processes:
     def start(self) -> None:
         """Start all actors at once, with the slots that were planned for them."""
         for number in range(self._wish.processes):
-            self._start(tuple(range(number, self._wish.actors, self._wish.processes)))
+            slots = range(number, self._wish.actors, self._wish.processes)
+            self._start([slot if slot < self._wish.planned else None for slot in slots])
 
     def _start(self, slots: Sequence[int | None]) -> None:
         churn_per_s = self._wish.churn * len(slots) / 60

@@ -100,7 +100,7 @@ def test_a_key_that_is_near_none_points_to_the_help() -> None:
     ("knob", "value", "allowed"),
     [
         ("actors", 0, "at least 1"),
-        ("actors", 5000, "at most 4096"),
+        ("actors", 1001, "at most 1000"),
         ("envs_per_actor", -1, "at least 1"),
         ("rollout_steps", 0, "at least 1"),
         ("total_steps", 0, "at least 1"),
