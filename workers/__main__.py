@@ -233,9 +233,10 @@ class WatchdogDuties:
         if time.monotonic() > self._actor.next_beat + _LATE_S:
             with suppress(TransientError, ConfigurationError), translated():
                 self._actor.beat(self._registry)
-                if self._store.control().state == STOP:
+                state, rollout_steps = self._store.orders()
+                if state == STOP:
                     self._actor.stop.request()
-                self._actor.set_rollout_steps(self._store.rollout_steps())
+                self._actor.set_rollout_steps(rollout_steps)
 
     def leave(self, reason: str | None) -> None:
         """Report the reason, and end the registration."""

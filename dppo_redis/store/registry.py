@@ -6,7 +6,7 @@ An actor's hash expires when its owner dies. The sorted set of actors is only an
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -122,21 +122,21 @@ class Registry:
         pipeline.zrem(self._keys.actors, str(slot))
         pipeline.execute()
 
-    def living(self) -> dict[int, dict[str, str]]:
-        """The last report of each living actor, by slot; an actor whose hash has expired is left out."""
+    def living(self, names: Sequence[str] = ()) -> dict[int, dict[str, str]]:
+        """The last report of each living actor, by slot; an actor whose hash has expired is left out.
+
+        With `names`, only these fields are read: a fleet of a thousand reports 25,000 each second.
+        """
         slots = sorted(int(member) for member in self._members() if _is_slot(member))
         pipeline = self._client.pipeline(transaction=False)
         for slot in slots:
-            pipeline.hgetall(self._keys.actor(slot))
-        reports = pipeline.execute(raise_on_error=False) if slots else []
-        return {
-            slot: {
-                name.decode(errors="replace"): value.decode(errors="replace")
-                for name, value in report.items()
-            }
-            for slot, report in zip(slots, reports, strict=True)
-            if report and isinstance(report, dict)
-        }
+            if names:
+                pipeline.hmget(self._keys.actor(slot), names)
+            else:
+                pipeline.hgetall(self._keys.actor(slot))
+        answers = pipeline.execute(raise_on_error=False) if slots else []
+        reports = {slot: _stored(answer, names) for slot, answer in zip(slots, answers, strict=True)}
+        return {slot: report for slot, report in reports.items() if report}
 
     def _members(self) -> list[bytes]:
         return cast(list[bytes], self._client.zrange(self._keys.actors, 0, -1))
@@ -173,6 +173,16 @@ def _holder_of(
     return SlotHolder(
         host.decode(errors="replace"), int(pid), beat or b"", (place or b"").decode(errors="replace")
     )
+
+
+def _stored(answer: Any, names: Sequence[str]) -> dict[str, str]:
+    """The fields in an answer to HMGET or HGETALL; none in an error."""
+    if isinstance(answer, list):
+        pairs = zip(names, answer, strict=True)
+        return {name: value.decode(errors="replace") for name, value in pairs if value is not None}
+    if not isinstance(answer, dict):
+        return {}
+    return {name.decode(errors="replace"): value.decode(errors="replace") for name, value in answer.items()}
 
 
 def _is_slot(member: bytes) -> bool:

@@ -122,10 +122,12 @@ class RunStore:
         """The state that the operator requested; a missing key means run."""
         return from_fields(Control, {"state": RUN, **self._hash(self.keys.control)})
 
-    def rollout_steps(self) -> int | None:
-        """Wanted length of this fleet's rollouts; None: as in the spec."""
-        (steps,) = cast(list[bytes | None], self._client.hmget(self.keys.control, [ROLLOUT_STEPS]))
-        return read_rollout_steps(steps)  # an actor may HMGET this key, and not HGET it
+    def orders(self) -> tuple[str, int | None]:
+        """The state, and the wanted length of rollouts (None: as in the spec), for an actor in a long one."""
+        state, steps = cast(
+            list[bytes | None], self._client.hmget(self.keys.control, ["state", ROLLOUT_STEPS])
+        )
+        return (state or RUN.encode()).decode(errors="replace"), read_rollout_steps(steps)
 
     def claim(self) -> bool:
         """Reserve the name of a new run before anything else is written; False if another process has it."""

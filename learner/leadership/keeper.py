@@ -15,7 +15,7 @@ from contextlib import suppress
 from dppo_redis.protocol.ledger import LedgerBalance, Outcome
 from dppo_redis.protocol.pacing import FleetPacing, Pace, backlog_fresh, valve_bytes, valve_excess
 from dppo_redis.protocol.report_fields import from_fields, to_fields
-from dppo_redis.protocol.reports import ActorReport, KeeperStatus, LearnerStatus
+from dppo_redis.protocol.reports import HOLDER, ActorReport, KeeperStatus, LearnerStatus
 from dppo_redis.service.logs import RateLimit
 from dppo_redis.store.client import TransientError, translated
 from dppo_redis.store.error_causes import Recurrence
@@ -28,6 +28,9 @@ from learner.leadership.spare_batch import SpareBatch
 
 PERIOD_S = 1.0
 _STALENESS_WARNING_AFTER_S = 30.0  # the keeper warns when data are far older than planned for this long
+_ROLLOUT_S = "rollout_s"
+# The fields of a registration that a round needs: who it is, and what `missing_actors.py` says.
+_READ = (*HOLDER, "wait_share", "deaths", "last_death", "last_error")
 _log = logging.getLogger("dppo")
 
 
@@ -95,7 +98,9 @@ class Keeper:
 
     def longest_rollout_s(self) -> float:
         """The longest time, in seconds, that a living actor has spent on its present or last rollout."""
-        reports = (from_fields(ActorReport, fields) for fields in self._registry.living().values())
+        reports = (
+            from_fields(ActorReport, fields) for fields in self._registry.living((_ROLLOUT_S,)).values()
+        )
         return max((report.rollout_s or 0.0 for report in reports), default=0.0)
 
     def _backlog_limit(self, pace: Pace, actors: int, report: LearnerStatus) -> int:
@@ -132,7 +137,7 @@ class Keeper:
             self._leadership.lease.renew()
             self._leadership.publisher.heal()
             balance = self._leadership.bookkeeper.audit()
-            living = self._registry.end_silent(self._registry.living())
+            living = self._registry.end_silent(self._registry.living(_READ))
             vanished = self._registry.forget_dead(living)
             reports = {slot: from_fields(ActorReport, fields) for slot, fields in living.items()}
             self._missing_actors.record(reports, vanished, time.monotonic())

@@ -89,7 +89,7 @@ class TestRolloutLength:
         with running_actor(redis_server.url, keys, slow) as running:
             wait_until(lambda: running.actor.stats.rollout_began is not None, 10, "it samples")
             client.hset(keys.control, "rollout_steps", "2")
-            running.actor.set_rollout_steps(RunStore(client, keys).rollout_steps())
+            running.actor.set_rollout_steps(RunStore(client, keys).orders()[1])
             running.wait_for_pushes(1)
             assert self.lengths(client, keys)[0] < 4
 
