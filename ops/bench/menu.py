@@ -24,6 +24,7 @@ BENCHMARKS = {
     "scale": ("ops.bench.scale.command", "10 to 1,000 actors on one Redis: delivery, latency, status, books"),
     "transport": ("ops.bench.transport.command", "what the guarantees cost: rollouts/s beside a bare loop"),
     "publication": ("ops.bench.scale.publication", "what a publication of large weights costs, by actors"),
+    "sizing": ("ops.bench.sizing", "the rate of a fleet by the formula of docs/sizing.md, and as measured"),
     "hostile": ("ops.bench.hostile", "what broken payloads cost the learner"),
     "failover": ("ops.bench.failover", "how soon training resumes when the primary Redis goes"),
 }

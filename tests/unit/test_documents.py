@@ -34,10 +34,10 @@ def test_every_link_leads_somewhere(document: Path) -> None:
 
 @cache
 def flags_of(command: str) -> frozenset[str]:
-    """All flags in a command's help."""
+    """All flags in the help of a command, or of a benchmark (`bench NAME`)."""
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
-        main([command, "--help"])
+        main([*command.split(), "--help"])
     return frozenset(_FLAG.findall(text.getvalue()))
 
 
@@ -47,12 +47,15 @@ def of_this_release() -> list[Path]:
 
 
 def commands_in(document: Path) -> Iterator[tuple[str, str]]:
-    """(command, its whole line) of each `dppo-redis COMMAND ...` in a block or in code within a line."""
+    """(command, its whole line) of each `dppo-redis COMMAND ...` in a block or in code within a line.
+
+    The command of a benchmark is `bench NAME`.
+    """
     lines = [
         line for block in blocks(document) if block.language in ("bash", "text") for line in block.commands()
     ]
     for line in [*lines, *_CODE.findall(document.read_text())]:
-        found = re.match(r"(?:\.venv/bin/)?dppo-redis ([a-z]+)\b", line)
+        found = re.match(r"(?:\.venv/bin/)?dppo-redis (bench [a-z_]+|[a-z]+)\b", line)
         if found:
             yield found[1], line
 
@@ -60,7 +63,7 @@ def commands_in(document: Path) -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize("document", of_this_release(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_command_and_its_flags_exist(document: Path) -> None:
     for command, line in commands_in(document):
-        assert command in COMMANDS, line
+        assert command.split()[0] in COMMANDS, line
         assert set(_FLAG.findall(line)) <= flags_of(command) | {"--help"}, line
 
 
@@ -82,8 +85,10 @@ def test_every_target_of_make_exists() -> None:
 
 
 def test_every_flag_that_the_pages_for_users_name_exists() -> None:
-    known = frozenset[str]().union(*(flags_of(c) for c in COMMANDS if c != "bench")) | _OF_OTHERS
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    benchmarks = {c for page in pages for c, line in commands_in(page) if c != "bench" and "bench" in c}
+    commands = [c for c in COMMANDS if c != "bench"]
+    known = frozenset[str]().union(*map(flags_of, [*commands, *benchmarks])) | _OF_OTHERS
     named = {(page.name, flag) for page in pages for flag in _FLAG.findall(page.read_text())}
     assert len(named) > 50
     assert sorted((page, flag) for page, flag in named if flag not in known) == []
