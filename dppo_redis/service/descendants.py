@@ -12,10 +12,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.02
 
 
-def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent ends (prctl(2), PR_SET_CHILD_SUBREAPER)."""
+def adopt_orphans(adopting: bool = True) -> None:
+    """Become the parent of descendants whose own parent ends (prctl(2), PR_SET_CHILD_SUBREAPER), or cease."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(adopting))
 
 
 def descendants(pid: int | None = None) -> set[int]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from types import FrameType
 
 from dppo_redis.errors import DppoError, ExitStatus
-from dppo_redis.service.descendants import adopt_orphans, end_descendants
+from dppo_redis.service.descendants import adopt_orphans, descendants
+from dppo_redis.service.ending import end_all
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _END_S = 30.0  # in which a fleet ends by itself after SIGTERM
@@ -23,8 +24,9 @@ class ProgramFailedError(DppoError):
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Within it, SIGTERM and SIGHUP end the benchmark like Ctrl-C. At its end no descendant is left."""
+    """Within it, SIGTERM and SIGHUP end the benchmark like Ctrl-C. At its end it has no descendants left."""
     adopt_orphans()
+    others = descendants()
     previous = {number: signal.getsignal(number) for number in _SIGNALS}
     for number in _SIGNALS:
         if previous[number] is not signal.SIG_IGN:  # by `nohup`, say
@@ -32,7 +34,8 @@ def stoppable() -> Iterator[None]:
     try:
         yield
     finally:
-        end_descendants(natural_s=0.0, grace_s=_ORPHANS_S)
+        _end_descendants(others)
+        adopt_orphans(False)
         for number, handler in previous.items():
             signal.signal(number, handler)
 
@@ -53,6 +56,7 @@ def output_of(command: Sequence[str], cwd: Path, environment: Mapping[str, str] 
     Raises:
         ProgramFailedError: it ended with another status than 0; the message has the end of its error output.
     """
+    others = descendants()
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
         process = subprocess.Popen(
             command,
@@ -68,6 +72,7 @@ def output_of(command: Sequence[str], cwd: Path, environment: Mapping[str, str] 
             printed, _ = process.communicate()
         except BaseException:
             _end(process)
+            _end_descendants(others)
             raise
         if process.returncode != 0:
             errors.seek(0)
@@ -85,4 +90,12 @@ def _end(process: "subprocess.Popen[str]") -> None:
     process.wait()
     if process.stdout is not None:
         process.stdout.close()
-    end_descendants(natural_s=0.0, grace_s=_ORPHANS_S)
+
+
+def _end_descendants(others: set[int]) -> None:
+    """End and reap all descendants of this process but `others`."""
+    found = descendants() - others
+    end_all(lambda: descendants() - others, _ORPHANS_S)
+    for pid in found:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
