@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from ops.bench.processes import output_of
 from ops.bench.runs import BENCH, REPOSITORY
 
-ENVIRONMENTS = REPOSITORY / ".peers"
+ENVIRONMENTS = Path(".peers")  # in the working directory
 _PROGRAMS = BENCH / "peers" / "programs"
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
@@ -45,15 +45,16 @@ class Peer:
 
     def python(self) -> Path | None:
         """The interpreter of its own environment, else this one if it has the library, else None."""
-        own = ENVIRONMENTS / self.name / "bin" / "python"
+        own = (ENVIRONMENTS / self.name / "bin" / "python").absolute()
         if own.exists():
             return own
         return Path(sys.executable) if importlib.util.find_spec(self.library) else None
 
     def how_to_install(self) -> str:
         """The command that makes its environment."""
-        place = Path(".peers") / self.name
-        requirements = self.requirements.relative_to(REPOSITORY)
+        place, requirements = ENVIRONMENTS / self.name, self.requirements
+        if requirements.is_relative_to(Path.cwd()):
+            requirements = requirements.relative_to(Path.cwd())
         return f"python3 -m venv {place} && {place}/bin/pip install -r {requirements}"
 
     def play(self, variant: str, steps: int, target: float | None, seed: int) -> Outcome:
