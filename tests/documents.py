@@ -15,6 +15,7 @@ NOT_RUN = {  # a command, or its beginning -> why no test runs it
     "make ": "needs a package index, or runs all tests; test_wheel.py runs the main job",
     "python3 -m venv .venv": "needs a package index; test_wheel.py installs the wheel",
     "python3 -m venv .peers": "needs a package index",
+    ".peers/": "needs a package index",
     ".venv/bin/": "needs a package index; test_wheel.py installs the wheel",
     "dppo-redis bench ": "takes minutes; the benchmarks have tests of their own, and the list is run",
     "dppo-redis train --config ops/runs/hopper.toml": "needs MuJoCo and an hour",
