@@ -17,13 +17,12 @@ from statistics import median
 
 from dppo_redis.environments.step_time import cores
 from dppo_redis.errors import ConfigurationError, ExitStatus
-from dppo_redis.protocol.reports import RunSummary
+from ops.bench.peers import product
 from ops.bench.peers.environments import RLLIB, SAMPLE_FACTORY, STABLE_BASELINES3, Outcome, Peer
 from ops.bench.processes import stoppable
 from ops.bench.rounds import add_common, as_json, check_repeats, in_rounds, ratios_to, shown
-from ops.bench.runs import run, table
+from ops.bench.runs import table
 
-ARTICLE = ("--ppo.update-epochs", "10", "--ppo.learning-rate", "3e-4")
 _EXTRA = {"rllib": RLLIB, "sample-factory": SAMPLE_FACTORY}
 _BASE = "stable-baselines3, one process"
 _KINDS: dict[str, tuple[Peer, str]] = {  # row -> peer and variant
@@ -60,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if peer.name not in missing
     }
     for name, words in _ours(options.actors).items():
-        measures[name] = partial(_timed, partial(_play, words, options.steps, options.target))
+        measures[name] = partial(_timed, partial(product.play, words, options.steps, options.target))
     with stoppable():
         found = in_rounds(measures, options.repeats)
     base = _BASE if _BASE in found else next(reversed(found))
@@ -90,25 +89,6 @@ def _timed(play: Callable[[int], Outcome], number: int) -> Timed:
     began = time.monotonic()
     outcome = play(number + 1)  # the seed
     return Timed(outcome, time.monotonic() - began)
-
-
-def _play(words: Sequence[str], steps: int, target: float, seed: int) -> Outcome:
-    goal = ("--target-return", str(target), "--target-on", "train", "--total-steps", str(steps))
-    return outcome_of(run([*words, *ARTICLE, *goal, "--seed", str(seed), "--evaluation.enabled", "false"]))
-
-
-def outcome_of(summary: RunSummary) -> Outcome:
-    """A run of the product, as the peers report theirs."""
-    score = summary.train_return_mean
-    return Outcome(
-        steps=summary.trained_steps,
-        seconds=summary.train_s,
-        steps_per_s=summary.steps_per_s,
-        score=float("nan") if score is None else score,
-        target_s=summary.train_s if summary.reason == "target" else None,
-        target_steps=summary.target_step,
-        staleness=None if summary.staleness is None else summary.staleness.mean,
-    )
 
 
 def _rates(found: dict[str, list[Timed]]) -> dict[str, list[float]]:
