@@ -22,8 +22,8 @@ _GROUPS = (
     Group(
         "Fleet (number of actors, and limits for old data)",
         (
-            *("actors", "envs_per_actor", "vectorization", "rollout_steps", "publish_every"),
-            *("max_staleness", "lock_step", "segment_updates"),
+            *("actors", "envs_per_actor", "vectorization", "open_rollouts", "rollout_steps"),
+            *("publish_every", "max_staleness", "lock_step", "segment_updates"),
         ),
     ),
     Group("Algorithm (PPO, arXiv:1707.06347, and its optimiser)", ("ppo.",)),

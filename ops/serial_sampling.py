@@ -17,8 +17,8 @@ from dppo_redis.protocol.rollout import Rollout, validate
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.service.shutdown import StopRequest
 from workers.build import build_collector
-from workers.collect import Collector
 from workers.failures import FailureCount
+from workers.sampling.rollout_collector import RolloutCollector
 from workers.vectorization import Chosen
 from workers.watchdog import CallClock
 
@@ -73,12 +73,15 @@ class RetryingCollector:
     """A collector that tries again after broken environments and unusable rollouts, like an actor."""
 
     def __init__(
-        self, description: RunDescription, build: Callable[[int], Collector], failure_count: FailureCount
+        self,
+        description: RunDescription,
+        build: Callable[[int], RolloutCollector],
+        failure_count: FailureCount,
     ) -> None:
         self._spec, self._retry_s = description.spec, description.join.env_retry_s
         self._build = build  # takes the number of failures in a row
         self._failure_count = failure_count
-        self._collector: Collector | None = None
+        self._collector: RolloutCollector | None = None
 
     def collect(self, policy: ActingPolicy, stop: StopRequest) -> Rollout:
         """The next rollout that passes every check.
@@ -172,7 +175,7 @@ class LockStepFleet:
         self.whole_rollouts = 0
         self.wanted_rollouts = plan.actors * plan.rollouts
 
-        def build(slot: int, failures: int) -> Collector:
+        def build(slot: int, failures: int) -> RolloutCollector:
             boot = seed_boot(self._update or 0)
             return build_collector(description, None, slot, boot, failures, self.calls, "serial", chosen)
 

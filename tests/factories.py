@@ -11,7 +11,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from dppo_redis.environments.inspect import inspect
-from dppo_redis.environments.make import _make_plain
+from dppo_redis.environments.make import make_plain
 from dppo_redis.policy.actor_critic import Actions, ActorCritic, to_actions
 from dppo_redis.policy.networks import Inputs, to_inputs
 from dppo_redis.policy.numpy_policy import ActingPolicy
@@ -284,7 +284,7 @@ def make_vector(
     env_id: str, kwargs: Sequence[dict[str, EnvValue]], mode: AutoresetMode = AutoresetMode.SAME_STEP
 ) -> SyncVectorEnv:
     """One environment for each entry of `kwargs`, in the reset mode asked for."""
-    builders = [partial(_make_plain, EnvironmentSource(env_id, one), masked=False) for one in kwargs]
+    builders = [partial(make_plain, EnvironmentSource(env_id, one), masked=False) for one in kwargs]
     return SyncVectorEnv(builders, autoreset_mode=mode)
 
 

@@ -37,7 +37,8 @@ from workers.join import (
     report_error,
     wait_for_description,
 )
-from workers.loop import Actor, ActorStats, RunAccess
+from workers.loop import Actor, RunAccess
+from workers.sampling.actor_stats import ActorStats
 from workers.sampling_rule import ElasticSampling, LockStepSampling, SamplingRule
 from workers.watchdog import STOP_GRACE_S, CallClock, Watchdog
 

@@ -5,25 +5,26 @@ arrays are allocated once. This module knows neither Redis nor the learner.
 """
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from dppo_redis.errors import EnvironmentBrokenError, StoppedError
+from dppo_redis.errors import StoppedError
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.policy.policy_state import PolicyState
 from dppo_redis.protocol.reports import ActorReport
 from dppo_redis.protocol.rollout import Rollout, allocate
 from dppo_redis.protocol.spec import Spec
-from dppo_redis.service.logs import RateLimit
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.spaces.episode_metrics import EpisodeMetrics, to_arrays
-from dppo_redis.spaces.metric_names import MAX_NAME, MAX_NAMES
+from dppo_redis.spaces.episode_metrics import to_arrays
 from dppo_redis.spaces.observations import Array, FloatArray
 from workers.envs import Environments
 from workers.rollout.records import StepRecords
+from workers.sampling.metric_names import MetricNames
+from workers.sampling.one_environment import check_rows
+from workers.sampling.rollout_collector import RolloutCollector
 from workers.sampling.running_episodes import RunningEpisodes, first_steps
+from workers.sampling.separate_environments import Kind
 from workers.seeding import ActorSeeds
 from workers.vectorization import kind_of
 
@@ -38,12 +39,7 @@ class Collector:
     """
 
     def __init__(self, environments: Environments, spec: Spec, seeds: ActorSeeds) -> None:
-        rows, wanted = environments.observation, spec.observation
-        if (rows.row_dtype, rows.row_shape) != (wanted.row_dtype, wanted.row_shape):
-            raise EnvironmentBrokenError(
-                f"this environment observes {rows.row_dtype} {rows.row_shape}, "
-                f"the run {wanted.row_dtype} {wanted.row_shape}"
-            )
+        check_rows(environments.observation, spec.observation)
         self.environments = environments
         self.spec = spec
         self._generator = np.random.default_rng(seeds.sampling)
@@ -91,6 +87,16 @@ class Collector:
         return self._finish(policy, *before)
 
     @property
+    def vectorization(self) -> Kind:
+        """How the environments are stepped."""
+        return kind_of(self.environments.vector)
+
+    @property
+    def step_ms(self) -> float | None:
+        """Mean time of one environment's step, in ms; for a native vector version, of all environments."""
+        return self.environments.step_ms
+
+    @property
     def refused_metrics(self) -> int:
         """How many numbers of ended episodes were left out because of their names, so far."""
         return self._metrics.refused
@@ -115,43 +121,12 @@ class Collector:
         )
 
 
-class MetricNames:
-    """The first 32 names of metrics, in order of appearance; counts and logs numbers that are left out."""
-
-    def __init__(self) -> None:
-        self._names: dict[str, None] = {}
-        self._rate_limit = RateLimit()
-        self.refused = 0  # numbers that were left out because of their names
-
-    def known(self, episodes: Sequence[EpisodeMetrics]) -> tuple[str, ...]:
-        """The known names, extended by those of these episodes."""
-        left_out: list[str] = []
-        for episode in episodes:
-            for name, _ in episode.numbers:
-                if name in self._names or len(self._names) < MAX_NAMES:
-                    self._names[name] = None
-                else:
-                    left_out.append(name)
-            left_out += episode.refused
-        self.refused += len(left_out)
-        if left_out and self._rate_limit.due():
-            _log.warning(
-                "%d numbers of the environment are left out, the first is named %s: a name is an identifier "
-                "of at most %d characters, and a run has at most %d names",
-                self.refused,
-                left_out[0],
-                MAX_NAME,
-                MAX_NAMES,
-            )
-        return tuple(self._names)
-
-
-def with_progress(report: ActorReport, collector: Collector, rollout_s: float) -> ActorReport:
+def with_progress(report: ActorReport, collector: RolloutCollector, rollout_s: float) -> ActorReport:
     """The report with fields of environments and of the running or last rollout, of `rollout_s` seconds."""
     return replace(
         report,
-        vectorization=kind_of(collector.environments.vector),
-        step_ms=collector.environments.step_ms,
+        vectorization=collector.vectorization,
+        step_ms=collector.step_ms,
         rollout_steps=collector.wanted_steps,
         rollout_steps_done=collector.steps_done,
         rollout_s=rollout_s,

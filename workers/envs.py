@@ -8,7 +8,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,16 +16,14 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from dppo_redis.environments.assigned_episodes import NEXT_SEEDS
 from dppo_redis.environments.make import CLOSE_LIMIT_S
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
-from dppo_redis.service.descendants import descendants
-from dppo_redis.service.ending import end_all
 from dppo_redis.service.plugins import first_line
 from dppo_redis.service.process_state import TookTooLongError, interrupted_after, keeping_process_state
 from dppo_redis.spaces.episode_metrics import EpisodeMetrics, read_vector
 from dppo_redis.spaces.gymnasium_spaces import describe_observations
 from dppo_redis.spaces.observations import Array, BoolArray, FloatArray
-from workers.watchdog import CallClock
+from workers.sampling.call_clock import CallClock
+from workers.sampling.processes import end_workers
 
-_CLOSING_S = 1.0  # time for worker processes to close their environments
 _LEAVING = (SystemExit, KeyboardInterrupt)  # failures, too, if the user's code raises them
 _NO_METRICS: tuple[EpisodeMetrics, ...] = ()
 _NEXT_STEP = AutoresetMode.NEXT_STEP
@@ -217,7 +214,8 @@ class Environments:
         """Free the environments and their processes; errors are logged, not raised."""
         processes = getattr(self.vector, "processes", None)
         if processes is not None:
-            _end_workers(processes, getattr(self.vector, "parent_pipes", ()))
+            pipes = getattr(self.vector, "parent_pipes", ())
+            end_workers(processes, lambda: _ask_to_close(pipes))
             self._calls.processes.difference_update(processes)
             self.vector.closed = True
             return
@@ -231,20 +229,8 @@ class Environments:
             self._calls.stop()
 
 
-def _end_workers(processes: Sequence[BaseProcess], pipes: Sequence[Any]) -> None:
-    """Ask gymnasium's worker processes to close their environments, then end them and their descendants.
-
-    gymnasium itself would wait for ever for a worker that has ended or hangs.
-    """
-    started = {pid for process in processes if process.pid for pid in descendants(process.pid)}
+def _ask_to_close(pipes: Sequence[Any]) -> None:
+    """Ask gymnasium's worker processes to close their environments."""
     for pipe in filter(None, pipes):  # a worker that raised has no pipe
         with contextlib.suppress(OSError, ValueError):  # the worker has ended
             pipe.send(("close", None))
-    deadline = time.monotonic() + _CLOSING_S
-    for process in processes:
-        process.join(max(0.0, deadline - time.monotonic()))
-    for process in processes:
-        process.kill()
-    for process in processes:
-        process.join()
-    end_all(lambda: started & descendants())

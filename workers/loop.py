@@ -4,7 +4,6 @@ The actor sends facts only. The learner decides which rollouts are stale or brok
 """
 
 import logging
-import random
 import time
 import traceback
 from collections.abc import Callable
@@ -12,13 +11,11 @@ from dataclasses import dataclass, field
 
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError, StoppedError, WireError
 from dppo_redis.policy.numpy_policy import ActingPolicy
-from dppo_redis.protocol.reports import ActorReport
 from dppo_redis.protocol.rollout import Rollout, RolloutHeader, may_be_short, validate
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.protocol.wire import checksum, encode_rollout
 from dppo_redis.service.event_log import NO_EVENT_LOG, EventLog, arrays_digest
 from dppo_redis.service.logs import RateLimit
-from dppo_redis.service.service_deaths import NO_DEATHS, Deaths
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import RetryLoop
 from dppo_redis.store.registry import BEAT_PERIOD_S, Registry
@@ -26,64 +23,16 @@ from dppo_redis.store.rollout_stream import RolloutProducer, RunSnapshot
 from dppo_redis.store.run_store import PAUSE, STOP, RunStore
 from dppo_redis.store.sharing.shared_weights import SharedWeights
 from dppo_redis.store.weight_store import WeightStore
-from workers.collect import Collector, with_progress
+from workers.collect import with_progress
 from workers.failures import FailureCount
 from workers.join import check_run
+from workers.sampling.actor_stats import ActorStats
+from workers.sampling.free_collector import FreeCollector
+from workers.sampling.pauses import FIRST_PAUSE_S, JITTER, LONGEST_PAUSE_S, AskedRarely, longest_pause
+from workers.sampling.rollout_collector import RolloutCollector
 from workers.sampling_rule import SamplingRule
 
-_FIRST_PAUSE_S = 0.004
-_LONGEST_PAUSE_S = 0.05
-_JITTER = random.Random()  # the user's code may seed the global one, and then all actors pause alike
 _log = logging.getLogger("dppo")
-
-
-def longest_pause(rollout_s: float, waited_s: float) -> float:
-    """Longest mean pause, in seconds, before an actor that has waited `waited_s` reads Redis again.
-
-    It is short compared with a rollout, because all actors should start after the same publication. An actor
-    that reads later than a faster one has delivered finds the backlog full, and the next batch comes late.
-    After a long wait the pause may be longer: that loses little, and spares Redis the reads of a large fleet.
-    """
-    return max(_FIRST_PAUSE_S, min(_LONGEST_PAUSE_S, max(rollout_s / 4, waited_s / 50)))
-
-
-@dataclass
-class ActorStats:
-    """Counts and times that an actor reports about itself."""
-
-    slot: int
-    boot: int
-    started: float = field(default_factory=time.monotonic)
-    pushes: int = 0
-    last_push: float = 0.0  # seconds since 1970
-    steps: int = 0
-    waited_s: float = 0.0  # for room in the backlog
-    last_error: str = ""
-    rollout_s: float = 0.0  # duration of the last rollout
-    deaths: Deaths = NO_DEATHS  # of the processes before this one
-    rollout_began: float | None = None  # monotonic; None between rollouts
-    is_registered: bool = False  # this process has registered
-
-    def report(self, policy: ActingPolicy | None, producer: RolloutProducer, refused: int) -> ActorReport:
-        """The report for the registry: these numbers and those of the actor's parts."""
-        lived_s = max(1e-9, time.monotonic() - self.started)
-        return ActorReport(
-            boot=self.boot,
-            version=policy.weights.version if policy else 0,
-            epoch=policy.weights.epoch if policy else 0,
-            pushes=self.pushes,
-            last_push=self.last_push,
-            steps=self.steps,
-            fps=self.steps / lived_s,
-            wait_share=self.waited_s / lived_s,
-            refused=refused,
-            ambiguous=producer.ambiguous,
-            refused_full=producer.refused_full,
-            last_error=self.last_error,
-            deaths=self.deaths.faults,
-            killed=self.deaths.killed,
-            last_death=self.deaths.last,
-        )
 
 
 @dataclass(frozen=True)
@@ -104,12 +53,12 @@ class Actor:
     boot_id: str  # random, 16 hex digits
     stats: ActorStats
     sampling_rule: SamplingRule
-    build_collector: Callable[[int, int], Collector]  # of (boot, builds), which determine its seeds
+    build_collector: Callable[[int, int], RolloutCollector]  # of (boot, builds), which determine its seeds
     access: RunAccess
     retry: RetryLoop
     stop: StopRequest
     seq: int = 0
-    collector: Collector | None = None
+    collector: RolloutCollector | None = None
     policy: ActingPolicy | None = None
     failure_count: FailureCount = field(default_factory=FailureCount)
     next_beat: float = 0.0
@@ -133,15 +82,16 @@ class Actor:
         policy: ActingPolicy | None = None
         snapshot = self._read_snapshot()
         while True:
-            snapshot = self._wait_for_turn(snapshot, policy)
-            if self.stop.requested or snapshot.state == STOP:
-                return
-            policy = self.policy = self._refresh(policy, snapshot)
-            if policy is None or not self._take_up(policy):
-                snapshot = self._read_snapshot()
-                continue
+            if policy is None or not self._has_open_rollout():
+                snapshot = self._wait_for_turn(snapshot, policy)
+                if self.stop.requested or snapshot.state == STOP:
+                    return
+                policy = self.policy = self._refresh(policy, snapshot)
+                if policy is None or not self._take_up(policy):
+                    snapshot = self._read_snapshot()
+                    continue
             try:
-                rollout = self._collect(policy, snapshot)
+                rollout, its_policy = self._collect(policy, snapshot)
             except StoppedError:
                 return
             except EnvironmentBrokenError as error:
@@ -149,7 +99,8 @@ class Actor:
                 snapshot = self._read_snapshot()
                 continue
             self.failure_count.sampled()
-            snapshot = self._push(rollout, policy) or self._read_snapshot()
+            snapshot = self._push(rollout, its_policy) or self._read_snapshot()
+            policy = self.policy
 
     def _take_up(self, policy: ActingPolicy) -> bool:
         """Send the rollouts again that the learner misses; returns whether a rollout is due."""
@@ -157,18 +108,39 @@ class Actor:
             self.access.producer.push(header, payload)
         return self.sampling_rule.is_due()
 
-    def _collect(self, policy: ActingPolicy, snapshot: RunSnapshot) -> Rollout:
+    def _has_open_rollout(self) -> bool:
+        """Whether a rollout is open already, so that there is nothing to wait for."""
+        return isinstance(self.collector, FreeCollector) and self.collector.is_open
+
+    def _policy_of_next(self) -> ActingPolicy | None:
+        """The policy of one more rollout, if it may be opened now; the newest weights are fetched for it."""
+        snapshot = self._read_snapshot()
+        if snapshot.state == STOP:
+            self.stop.request()
+        if snapshot.state in (STOP, PAUSE) or not self.sampling_rule.may_start(snapshot):
+            return None
+        self.set_rollout_steps(snapshot.rollout_steps)
+        self.policy = self._refresh(self.policy, snapshot)
+        return self.policy
+
+    def _collect(self, policy: ActingPolicy, snapshot: RunSnapshot) -> tuple[Rollout, ActingPolicy]:
+        """The next rollout, and the policy that sampled it."""
         collector = self._ready_collector()
         self.set_rollout_steps(snapshot.rollout_steps)
         self.stats.rollout_began = began = time.monotonic()
         try:
-            rollout = collector.collect(policy, self.stop)
+            if isinstance(collector, FreeCollector):
+                question = AskedRarely(self._policy_of_next)
+                rollout = collector.collect(policy, self.stop, question)
+                policy = collector.policy or policy
+            else:
+                rollout = collector.collect(policy, self.stop)
         finally:
             self.stats.rollout_began = None
         self.stats.rollout_s = time.monotonic() - began
         if self.stats.pushes == 0:  # tells the learner when sampling began
             self.retry.call("register", lambda: self.beat(self.access.registry))
-        return rollout
+        return rollout, policy
 
     def set_rollout_steps(self, steps: int | None) -> None:
         """Set the length of rollouts for a fleet of the present size; it also limits the running rollout."""
@@ -176,7 +148,7 @@ class Actor:
         if collector is not None and self.description.join.lock_step is None and may_be_short(spec):
             collector.wanted_steps = min(steps or spec.rollout_steps, spec.rollout_steps)
 
-    def _ready_collector(self) -> Collector:
+    def _ready_collector(self) -> RolloutCollector:
         if self.sampling_rule.must_rebuild():
             self.close()
         if self.collector is None:
@@ -194,14 +166,14 @@ class Actor:
 
     def _wait_for_turn(self, snapshot: RunSnapshot, policy: ActingPolicy | None) -> RunSnapshot:
         """Read snapshots, with growing random pauses, until a rollout may start."""
-        pause_s, began = _FIRST_PAUSE_S, time.monotonic()
+        pause_s, began = FIRST_PAUSE_S, time.monotonic()
         while not self.stop.requested and snapshot.state != STOP:
             self._beat()
             no_weights = policy is None and snapshot.weights is None
             if self.sampling_rule.may_start(snapshot) and snapshot.state != PAUSE and not no_weights:
                 break
             started = time.monotonic()
-            self.stop.sleep(_JITTER.uniform(0.5, 1.5) * pause_s)
+            self.stop.sleep(JITTER.uniform(0.5, 1.5) * pause_s)
             pause_s = min(1.5 * pause_s, longest_pause(self.stats.rollout_s, started - began))
             snapshot = self._read_snapshot()
             self.stats.waited_s += time.monotonic() - started
@@ -227,7 +199,7 @@ class Actor:
             self.stats.last_error = str(error)
             if self.rate_limit.due():
                 _log.warning("keeping the current policy: %s", error)
-            self.stop.sleep(_LONGEST_PAUSE_S)
+            self.stop.sleep(LONGEST_PAUSE_S)
             return policy
         if self.event_log.is_on:
             digest = arrays_digest(weights.arrays)

@@ -12,12 +12,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.process import BaseProcess
 
 from dppo_redis.errors import ExitStatus
 from dppo_redis.service import user_code
 from dppo_redis.service.ending import end_process, end_simulators, reap_strays
 from dppo_redis.service.shutdown import StopRequest
+from workers.sampling.call_clock import CallClock as CallClock
 
 STOP_GRACE_S = 1.5  # longest time of a call after a stop was requested
 _PERIOD_S = 0.25
@@ -26,34 +26,11 @@ _REAPING_PERIOD_S = 20.0
 _log = logging.getLogger("dppo")
 
 
-class CallClock:
-    """Records when the present call of an environment began: the main thread writes, the watchdog reads."""
-
-    def __init__(self) -> None:
-        self.began: float | None = None  # monotonic; None between calls
-        self.processes: set[BaseProcess] = set()  # processes of environments that do not run in this one
-
-    def start(self) -> None:
-        """Record that a call begins."""
-        self.began = time.monotonic()
-        user_code.enter()
-
-    def stop(self) -> None:
-        """Record that the call has returned or raised."""
-        self.began = None
-        user_code.leave()
-
-    def runs_s(self) -> float:
-        """Time that the present call has taken so far; 0 between calls."""
-        began = self.began
-        return 0.0 if began is None else time.monotonic() - began
-
-
 class Watchdog:
     """Checks the clock of the environments in one thread; a second thread does slow work.
 
     Args:
-        calls: says when the present call of the main thread, which alone calls environments, began.
+        calls: says when the present calls of environments began.
         limit_s: longest time of one call.
         stop: once it is requested, the limit is STOP_GRACE_S.
         stopped_status: exit status of the process if a signal requested the stop; None: the status of a

@@ -67,7 +67,7 @@ def make_assigned(
         if not in_processes:
             return SyncVectorEnv(builders, autoreset_mode=AutoresetMode.SAME_STEP)
         multiprocessing.set_forkserver_preload([__name__])
-        with _main_module_hidden():
+        with main_module_hidden():
             return AsyncVectorEnv(builders, context="forkserver", autoreset_mode=AutoresetMode.SAME_STEP)
     except ConfigurationError:
         raise
@@ -79,9 +79,14 @@ def _make_copy(
     source: EnvironmentSource, masked: bool, alone: bool, copy: CopyNumber
 ) -> gymnasium.Env[Any, Any]:
     if alone and multiprocessing.parent_process() is not None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, _leave_to_parent)
+        leave_signals_to_parent()
     return AssignedEpisodes(PlainEnvironment(make_single(source, copy), masked))
+
+
+def leave_signals_to_parent() -> None:
+    """Have this process, which plays an environment, do nothing for a stop signal."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave_to_parent)
 
 
 def _leave_to_parent(_number: int, _frame: FrameType | None) -> None:
@@ -92,7 +97,7 @@ def _leave_to_parent(_number: int, _frame: FrameType | None) -> None:
 
 
 @contextmanager
-def _main_module_hidden() -> Iterator[None]:
+def main_module_hidden() -> Iterator[None]:
     """Keep multiprocessing from running the program's main module, which the new processes do not need."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")

@@ -30,6 +30,8 @@ _OF_GYMNASIUM = {OrderEnforcing, PassiveEnvChecker, TimeLimit}  # wrappers that 
 CLOSE_LIMIT_S = 10.0  # for closing environments while the process continues
 _log = logging.getLogger("dppo")
 _AnyEnv = gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]
+T = TypeVar("T")
+SeparateT = TypeVar("SeparateT")  # environments that do not step together
 _AnyEnvT = TypeVar("_AnyEnvT", bound=_AnyEnv)
 Choose = Callable[[gymnasium.Env[Any, Any]], Vectorization]  # of a single environment: sync or async
 
@@ -96,12 +98,14 @@ def make_vector(
     masked: bool = False,
     number: CopyNumber = LOOK,
     choose: Choose | None = None,
-) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-    """Build `count` environments that are stepped together.
+    processes: Callable[[], SeparateT] | None = None,
+) -> gymnasium.vector.VectorEnv[Any, Any, Any] | SeparateT:
+    """Build `count` environments that are stepped together, or by `processes`.
 
     `auto` takes gymnasium's native vector environment if the id has one that accepts the arguments. If not,
     `choose` looks at a single environment and says how the others are stepped; the single one is closed
-    before the others are built. Without `choose` they are stepped one after another.
+    before the others are built. Without `choose` they are stepped one after another. If `choose` says async,
+    `processes`, if given, starts them.
 
     The mode of automatic reset is SAME_STEP, which wastes no step, unless a native version has another mode;
     callers read it from the metadata. With `masked` the observations are a Dict of the observation and its
@@ -119,12 +123,16 @@ def make_vector(
         vectorization = best
     numbers = (replace(number, copy=number.copy + n) for n in range(count))
     builders: list[Callable[[], gymnasium.Env[Any, Any]]] = [
-        partial(_make_plain, source, masked, one) for one in numbers
+        partial(make_plain, source, masked, one) for one in numbers
     ]
     try:
         with keeping_process_state():
             if vectorization == "async" and is_free:
-                parallel = _try_processes(builders)
+                parallel = (
+                    _try_processes(partial(_make_processes, builders))
+                    if processes is None
+                    else _try_processes(processes)
+                )
                 if parallel is not None:
                     return parallel
                 vectorization = "sync"
@@ -149,9 +157,8 @@ def _make_side_by_side(
     builders: list[Callable[[], gymnasium.Env[Any, Any]]], vectorization: Vectorization
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
     """Build environments. If one cannot be built, close the others, so that for example a licence is free."""
-    mode = AutoresetMode.SAME_STEP
     if vectorization == "async":
-        return AsyncVectorEnv(builders, context="spawn", autoreset_mode=mode)
+        return _make_processes(builders)
     built: list[gymnasium.Env[Any, Any]] = []
 
     def build_here(build: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
@@ -159,18 +166,24 @@ def _make_side_by_side(
         return built[-1]
 
     try:
-        return SyncVectorEnv([partial(build_here, build) for build in builders], autoreset_mode=mode)
+        return SyncVectorEnv(
+            [partial(build_here, build) for build in builders], autoreset_mode=AutoresetMode.SAME_STEP
+        )
     except BaseException:
         for env in built:
             close_quietly(env)
         raise
 
 
-def _try_processes(builders: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) -> AsyncVectorEnv | None:
-    """Build each environment in its own process; None if that fails, because `auto` chose processes."""
+def _make_processes(builders: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) -> AsyncVectorEnv:
+    return AsyncVectorEnv(builders, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def _try_processes(start: Callable[[], T]) -> T | None:
+    """Start each environment in its own process; None if that fails, because `auto` chose processes."""
     others = set(multiprocessing.active_children())
     try:
-        return AsyncVectorEnv(builders, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
+        return start()
     except (Exception, SystemExit) as error:  # noqa: BLE001 for example, a limit on processes
         _log.warning("not stepping in worker processes: %s: %s", type(error).__name__, first_line(error))
         for process in set(multiprocessing.active_children()) - others:
@@ -197,9 +210,8 @@ def closing_quietly(env: _AnyEnvT) -> Iterator[_AnyEnvT]:
         close_quietly(env)
 
 
-def _make_plain(
-    source: EnvironmentSource, masked: bool, number: CopyNumber = LOOK
-) -> gymnasium.Env[Any, Any]:
+def make_plain(source: EnvironmentSource, masked: bool, number: CopyNumber = LOOK) -> gymnasium.Env[Any, Any]:
+    """Build one environment in the form that vectors need; raises as `make_single` does."""
     return PlainEnvironment(make_single(source, number), masked)
 
 

@@ -51,7 +51,30 @@ class PolicyState:
         if self.memory.shape[1]:
             self.memory = np.where(begins[:, None], np.float32(0), self.memory)
 
+    def outputs_at(self, policy: ActingPolicy, places: Array) -> FloatArray:
+        """`outputs` [P, outputs] of the episodes at these places, [P]; the others stay as they are."""
+        rows = self._frames if self._stacking else self.newest
+        outputs, memory = policy.step(rows[places], self.memory[places])
+        if self.memory.shape[1]:
+            self.memory[places] = memory
+        return outputs
+
+    def observe_at(self, places: Array, observations: Array, begins: BoolArray) -> None:
+        """`observe` for the episodes at these places, [P]; observations and begins are of them alone."""
+        self.newest[places] = observations
+        if self._stacking:
+            frames = push_frame(self._frames[places], observations)
+            frames[begins] = observations[begins][:, None]
+            self._frames[places] = frames
+        if self.memory.shape[1]:
+            self.memory[places[begins]] = 0
+
     def forget_nonfinite(self) -> None:
         """Zero memory values that are not finite: a broken observation then spoils only its own rollout."""
         if self.memory.shape[1]:
             self.memory = np.nan_to_num(self.memory, nan=0, posinf=0, neginf=0)
+
+    def forget_nonfinite_at(self, place: int) -> None:
+        """`forget_nonfinite` for the episode at this place."""
+        if self.memory.shape[1]:
+            self.memory[place] = np.nan_to_num(self.memory[place], nan=0, posinf=0, neginf=0)

@@ -34,6 +34,7 @@ EnvValue = Annotated[
     ),
 ]
 MOST_STEPS = 10**15  # a float, as JSON readers take numbers for, holds each of these exactly
+Vectorization = Literal["auto", "sync", "async", "threads"]
 Correction = Literal["none", "vtrace", "decoupled", "tis"]
 
 
@@ -182,9 +183,12 @@ class RunConfig(Section):
     longer is restarted"""
     env_retry_s: float = Field(30.0, ge=0, le=86_400)
     """How long building an environment that raises is tried again, with growing pauses"""
-    vectorization: Literal["auto", "sync", "async"] = "auto"
-    """How an actor steps its environments: auto takes a native vector version, else processes (async) where a
-    step is slow, else one after another (sync)"""
+    vectorization: Vectorization = "auto"
+    """How an actor steps its environments: one after another (sync), in processes (async) or in threads; auto
+    takes a native vector version, else async where a step is slow, else sync"""
+    open_rollouts: int = Field(3, ge=0, le=64)
+    """Rollouts that an actor samples at a time (async, threads): an environment that has done its part of one
+    begins the next; 0: all step together, as in lock-step mode"""
     actors: int = Field(2, ge=1, le=1000)  # actors that join later have slots from 1000 on
     """Actor processes started here; more may join from anywhere"""
     envs_per_actor: int = Field(8, ge=1, le=65_536)

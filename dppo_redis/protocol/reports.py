@@ -94,7 +94,7 @@ class ActorReport:
     deaths: int | None = None  # ends of its slot's processes by their own fault, since the fleet began
     killed: int | None = None  # ends of its slot's processes by a signal from outside, likewise
     last_death: str = ""  # how the process before this one ended, if it ended by a fault or a signal
-    vectorization: str = ""  # how it steps its environments: sync, async (processes) or native
+    vectorization: str = ""  # how it steps its environments: sync, async (processes), threads or native
     step_ms: Annotated[float | None, Unit("ms", digits=3)] = None  # one environment's step; native: of all
     rollout_steps: Annotated[int | None, Unit("steps")] = None  # length of the rollout it samples now
     rollout_steps_done: Annotated[int | None, Unit("steps")] = None  # of these

@@ -7,10 +7,10 @@ The learner publishes the spec as JSON, and an actor needs nothing else to join.
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from dppo_redis.errors import ConfigurationError, DamagedSpecError
-from dppo_redis.protocol.config import EnvValue, NetworkConfig, RunConfig
+from dppo_redis.protocol.config import EnvValue, NetworkConfig, RunConfig, Vectorization
 from dppo_redis.protocol.lock_step import LockStep, lock_step_of
 from dppo_redis.spaces.actions import ActionSpec
 from dppo_redis.spaces.environment_spaces import EnvironmentSpaces
@@ -115,6 +115,7 @@ _LATER = (  # names in JoinSettings that earlier releases do not know
     "evaluation_wrappers",
     "evaluation_limit_s",
     "evaluation_end_wait_s",
+    "open_rollouts",
 )
 
 
@@ -124,7 +125,7 @@ class JoinSettings:
 
     seed: int
     envs_per_actor: int
-    vectorization: Literal["auto", "sync", "async"]
+    vectorization: Vectorization
     evaluation_episodes: int
     evaluation_interval_s: float
     evaluation_max_share: float
@@ -135,6 +136,7 @@ class JoinSettings:
     evaluation_wrappers: tuple[str, ...] | None = None  # None: those of training
     evaluation_limit_s: float = 60.0
     evaluation_end_wait_s: float = 10.0
+    open_rollouts: int = 3
 
     def to_json(self) -> dict[str, Any]:
         """Names and values; settings that earlier releases do not know are left out at their defaults."""
@@ -241,4 +243,5 @@ def join_settings(config: RunConfig, rollout_steps: int) -> JoinSettings:
         evaluation_wrappers=config.evaluation.wrappers,
         evaluation_limit_s=config.evaluation.limit_s,
         evaluation_end_wait_s=config.evaluation.end_wait_s,
+        open_rollouts=config.open_rollouts,
     )

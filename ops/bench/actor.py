@@ -96,6 +96,8 @@ def compare(
         raise ConfigurationError(f"{env_id} has an action mask: a bare loop would choose forbidden actions")
     policy = first_policy(planned.config, description)
     collector = build_collector(description, None, 0, 0, 0)
+    if not isinstance(collector, Collector):
+        raise TypeError("environments of this benchmark are stepped together")
     bare = _bare_vector(description, row)
     try:
         if row.kind == "native" and kind_of(collector.environments.vector) != "native":

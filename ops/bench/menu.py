@@ -15,6 +15,7 @@ BENCHMARKS = {
     "cartpole": ("ops.bench.cartpole", "steps and seconds until CartPole-v1 is solved"),
     "continuous": ("ops.bench.continuous", "continuous control: InvertedPendulum-v5 with two actors"),
     "slow_environment": ("ops.bench.slow_environment", "how a fleet shares its time when a step takes 5 ms"),
+    "uneven": ("ops.bench.uneven.command", "what waiting for slow steps costs, with and without lock step"),
     "speed": ("ops.bench.speed", "environment steps per second, beside stable-baselines3"),
     "peers": ("ops.bench.peers.command", "other PPO implementations beside ours: steps/s, time to 475"),
     "article": ("ops.bench.article.command", "the claims of the article behind this product, measured"),

@@ -34,11 +34,12 @@ class FleetNeeds:
 
 def needs_of(config: RunConfig, *, has_server: bool) -> FleetNeeds:
     """The least that a run's fleet needs; `has_server`: the fleet includes the embedded server."""
-    apart = config.envs_per_actor if config.vectorization == "async" else 0
+    apart = config.envs_per_actor if config.vectorization in ("async", "threads") else 0
+    processes = apart if config.vectorization == "async" else 0
     services = config.actors + 3
     server = _FILES_OF_THE_SERVER + _OTHER_CONNECTIONS + _CONNECTIONS_OF_AN_ACTOR * config.actors
     files = max(
-        _FILES_OF_A_SERVICE + _FILES_FOR_AN_ENVIRONMENT * apart,
+        _FILES_OF_A_SERVICE + _FILES_FOR_AN_ENVIRONMENT * processes,
         _FILES_OF_A_SERVICE + _FILES_FOR_A_CHILD * services,
         server if has_server else 0,
     )

@@ -18,8 +18,9 @@ from dppo_redis.store.weight_store import WeightStore
 from tests.conftest import opened, wait_until
 from tests.factories import TERMINATING, make_collector, make_description, make_environments
 from tests.integration.learner_side import SPEC, in_background
-from workers.collect import Collector
-from workers.loop import Actor, ActorStats, RunAccess
+from workers.loop import Actor, RunAccess
+from workers.sampling.actor_stats import ActorStats
+from workers.sampling.rollout_collector import RolloutCollector
 from workers.sampling_rule import ElasticSampling, LockStepSampling
 
 SLOT = 3
@@ -27,7 +28,7 @@ BOOT = "00000000000000a1"
 PATIENCE_S = 5.0
 
 
-def environments_of(env_id: str, **kwargs: EnvValue) -> Callable[[int, int], Collector]:
+def environments_of(env_id: str, **kwargs: EnvValue) -> Callable[[int, int], RolloutCollector]:
     """A function that builds two such environments at each call."""
     return lambda _boot, builds: make_collector(
         make_environments(env_id, [kwargs, kwargs]), SPEC, seed=builds
@@ -41,7 +42,7 @@ def make_actor(
     client: Client,
     keys: RunKeys,
     stop: StopRequest,
-    build: Callable[[int, int], Collector] = SOUND,
+    build: Callable[[int, int], RolloutCollector] = SOUND,
     description: RunDescription | None = None,
     slot: int = SLOT,
 ) -> Actor:
@@ -105,7 +106,7 @@ class RunningActor:
 def running_actor(
     url: str,
     keys: RunKeys,
-    build: Callable[[int, int], Collector] = SOUND,
+    build: Callable[[int, int], RolloutCollector] = SOUND,
     description: RunDescription | None = None,
     slot: int = SLOT,
 ) -> Iterator[RunningActor]:

@@ -30,7 +30,7 @@ from tests.factories import make_config, spaces_of
 from tests.integration.actor_side import PATIENCE_S, RunningActor, running_actor
 from tests.integration.learner_side import in_background
 from workers.build import build_collector
-from workers.collect import Collector
+from workers.sampling.rollout_collector import RolloutCollector
 
 SEGMENT = 4
 UPDATES = 10
@@ -152,9 +152,9 @@ class Fleet:
                 for slot in slots
             ]
 
-    def _build(self, slot: int, late_s: float, boot: int, builds: int) -> Collector:
+    def _build(self, slot: int, late_s: float, boot: int, builds: int) -> RolloutCollector:
         collector = build_collector(self.description, None, slot, boot, builds)
-        return cast(Collector, Late(collector, late_s)) if late_s else collector
+        return cast(RolloutCollector, Late(collector, late_s)) if late_s else collector
 
     def train(self, *slots: int, late_s: float = 0.0) -> State:
         """Train to the end of the budget with these actors, started in this order."""
@@ -174,7 +174,7 @@ class Fleet:
 class Late:
     """A collector that hands its rollouts over late."""
 
-    collector: Collector
+    collector: RolloutCollector
     late_s: float
 
     def collect(self, policy: ActingPolicy, stop: StopRequest) -> Rollout:

@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
 from dppo_redis.environments.inspect import inspect
-from dppo_redis.environments.make import _make_plain
+from dppo_redis.environments.make import make_plain
 from dppo_redis.policy.actor_critic import Actions, ActorCritic, Evaluated
 from dppo_redis.policy.networks import Inputs
 from dppo_redis.policy.numpy_policy import ActingPolicy
@@ -44,7 +44,7 @@ def vector_of(
 ) -> SyncVectorEnv:
     """The environments of a run as `make_vector` builds them, in any mode."""
     sources = [replace(spec.environment, env_kwargs={**spec.environment.env_kwargs, **one}) for one in kwargs]
-    builders = [partial(_make_plain, source, spec.observation.masked) for source in sources]
+    builders = [partial(make_plain, source, spec.observation.masked) for source in sources]
     return SyncVectorEnv(builders, autoreset_mode=mode)
 
 

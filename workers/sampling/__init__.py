@@ -1,4 +1,4 @@
-"""Sampling without lock step: each environment goes on when it is ready, in a process or thread of its own.
+"""Sampling without lock step, and what the actor's loop shares with it. No Redis, no learner.
 
-The collectors, what they share with `workers/collect.py`, and the environments. No Redis, no learner.
+Each environment goes on when it is ready, in a process or a thread of its own (`free_collector.py`).
 """

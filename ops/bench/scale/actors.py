@@ -32,9 +32,10 @@ from dppo_redis.store.sharing.shared_weights import SharedWeights
 from dppo_redis.store.weight_store import WeightStore
 from workers.__main__ import WatchdogDuties
 from workers.build import build_collector
-from workers.collect import Collector
 from workers.join import check_environment, refuse_living_holder, wait_for_description
-from workers.loop import Actor, ActorStats, RunAccess
+from workers.loop import Actor, RunAccess
+from workers.sampling.actor_stats import ActorStats
+from workers.sampling.rollout_collector import RolloutCollector
 from workers.sampling_rule import ElasticSampling
 
 _DUTIES_PERIOD_S = 0.25
@@ -176,7 +177,7 @@ class Pack:
                 check_environment(description.spec)
                 self._is_checked = True
 
-    def build(self, description: RunDescription, slot: int, boot: int, builds: int) -> Collector:
+    def build(self, description: RunDescription, slot: int, boot: int, builds: int) -> RolloutCollector:
         """Environment and buffers of one actor. Building changes the process's state: one after another."""
         with self._lock:
             return build_collector(description, None, slot, boot, builds)

@@ -61,7 +61,7 @@ def hold(order: HoldOrder, stop: StopRequest) -> None:
     shared = SharedWeights(alone, f"{order.url} {order.run}", stop)
     policy = None
     while not stop.requested:
-        snapshot = retry.call("look", producer.look)
+        snapshot = retry.call("read the run's pacing", producer.read_pacing)
         if snapshot.state == STOP:
             break
         if snapshot.weights is None or (policy and snapshot.weights == policy.weights.id):

@@ -38,7 +38,7 @@ from tests.integration.lock_step_side import (
 from tests.integration.looking import hash_of, ledger_of
 from tests.integration.workers.test_actor import entries
 from workers.__main__ import _serve as serve_actor
-from workers.collect import Collector
+from workers.sampling.rollout_collector import RolloutCollector
 
 MakeFleet = Callable[[RunConfig], Fleet]
 
@@ -284,7 +284,7 @@ class TestOneActor:
         built: list[tuple[int, int]] = []
         sound = environments_of(TERMINATING)
 
-        def build(boot: int, builds: int) -> Collector:
+        def build(boot: int, builds: int) -> RolloutCollector:
             built.append((boot, builds))
             return sound(boot, builds)
 
@@ -313,7 +313,7 @@ class TestOneActor:
         built: list[tuple[int, int]] = []
         faulty, sound = environments_of("tests.envs:RaisesInStep-v0", at=2), environments_of(TERMINATING)
 
-        def build(boot: int, builds: int) -> Collector:
+        def build(boot: int, builds: int) -> RolloutCollector:
             built.append((boot, builds))
             return (sound if builds else faulty)(boot, builds)
 

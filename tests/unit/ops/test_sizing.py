@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from dppo_redis.protocol.pacing import derive
+from dppo_redis.protocol.run_plan import derive
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.protocol.wire import encode_rollout, encode_weights
 from dppo_redis.spaces.environment_spaces import EnvironmentSpaces

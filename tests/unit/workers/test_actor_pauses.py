@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.loop import longest_pause
+from workers.sampling.pauses import longest_pause
 
 _LONGEST_DRAW = 1.5  # of the random factor on a pause
 

@@ -18,8 +18,9 @@ from learner.intake.decoder import RolloutDecoder
 from learner.progress import Progress
 from tests.envs.reporting import HOSTILE_KEPT, reported
 from tests.factories import copied, make_collector, make_environments, make_policy, make_spec, source
-from workers.collect import Collector, MetricNames
+from workers.collect import Collector
 from workers.envs import Environments
+from workers.sampling.metric_names import MetricNames
 
 REPORTING = "tests.envs:Reporting-v0"
 SPEC = make_spec(env_id=REPORTING, rollout_steps=10)

@@ -11,8 +11,9 @@ from dppo_redis.protocol.rollout import Rollout
 from dppo_redis.protocol.run_plan import plan
 from dppo_redis.protocol.spec import RunDescription
 from tests.factories import copied, make_config, make_policy, spaces_of
+from workers import build
 from workers.build import build_collector
-from workers.vectorization import Chosen, kind_of, make_fastest_vector
+from workers.vectorization import Chosen, make_fastest_vector
 
 SLOW, QUICK, NATIVE = "tests.envs:Slow-v0", "tests.envs:Terminating-v0", "CartPole-v1"
 T = 6
@@ -28,8 +29,8 @@ def sampled(of: RunDescription, rollouts: int = 2) -> tuple[str, list[Rollout]]:
     try:
         policy = make_policy(of.spec)
         played = [copied(collector.collect(policy)) for _ in range(rollouts)]
-        assert collector.environments.step_ms is not None
-        return kind_of(collector.environments.vector), played
+        assert collector.step_ms is not None
+        return collector.vectorization, played
     finally:
         collector.close()
 
@@ -95,15 +96,17 @@ def test_a_step_is_measured_once(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.text.count("stepping 2 environments") == 1
 
 
+@pytest.mark.parametrize("lock_step", [False, True])
 def test_where_processes_cannot_start_auto_continues_without_them(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    lock_step: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(make, "AsyncVectorEnv", refused)
+    monkeypatch.setattr(build, "EnvironmentProcesses", refused)
     with caplog.at_level(logging.INFO, "dppo"):
-        found, _ = sampled(description(SLOW, env_kwargs={"ms": 10}), rollouts=1)
+        found, _ = sampled(description(SLOW, env_kwargs={"ms": 10}, lock_step=lock_step), rollouts=1)
     assert found == "sync"
     assert "not stepping in worker processes: BlockingIOError" in caplog.text
     assert "(sync): processes would be faster, but they could not be started" in caplog.text

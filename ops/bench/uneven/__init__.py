@@ -1,0 +1,1 @@
+"""`dppo-redis bench uneven`: environments whose steps take very different times."""

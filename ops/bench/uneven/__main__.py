@@ -1,0 +1,7 @@
+"""`python -m ops.bench.uneven`."""
+
+import sys
+
+from ops.cli import main
+
+sys.exit(main(["bench", "uneven", *sys.argv[1:]]))

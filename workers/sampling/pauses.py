@@ -1,0 +1,42 @@
+"""How long an actor pauses before it asks again whether it may sample."""
+
+import random
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+FIRST_PAUSE_S = 0.004
+LONGEST_PAUSE_S = 0.05
+JITTER = random.Random()  # the user's code may seed the global one, and then all actors pause alike
+_GROWTH = 1.5
+
+
+def longest_pause(rollout_s: float, waited_s: float) -> float:
+    """Longest mean pause, in seconds, before an actor that has waited `waited_s` reads Redis again.
+
+    It is short compared with a rollout, because all actors should start after the same publication. An actor
+    that reads later than a faster one has delivered finds the backlog full, and the next batch comes late.
+    After a long wait the pause may be longer: that loses little, and spares Redis the reads of a large fleet.
+    """
+    return max(FIRST_PAUSE_S, min(LONGEST_PAUSE_S, max(rollout_s / 4, waited_s / 50)))
+
+
+class AskedRarely(Generic[T]):
+    """A question to Redis that the hot path asks all the time: after a no it pauses, longer each time."""
+
+    def __init__(self, question: Callable[[], T | None]) -> None:
+        self._question = question
+        self._pause_s, self._next = FIRST_PAUSE_S, 0.0
+
+    def __call__(self) -> T | None:
+        """The answer; None if it is no, or if it is too early to ask again."""
+        if time.monotonic() < self._next:
+            return None
+        answer = self._question()
+        if answer is None:
+            self._next = time.monotonic() + JITTER.uniform(0.5, 1.5) * self._pause_s
+            self._pause_s = min(_GROWTH * self._pause_s, LONGEST_PAUSE_S)
+        else:
+            self._pause_s = FIRST_PAUSE_S
+        return answer
