@@ -66,6 +66,7 @@ _ENTRY_POINTS = {
     "Busy-v0": "faults:Busy",
     "Hangs-v0": "faults:Hangs",
     "Slow-v0": "faults:Slow",
+    "SlowFirst-v0": "faults:SlowFirst",
     "Simulated-v0": "numbered:Simulated",
     "Numbered-v0": "numbered:Numbered",
     "Computing-v0": "faults:Computing",

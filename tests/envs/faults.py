@@ -105,6 +105,13 @@ class Slow(FixedLength):
         return super().step(action)
 
 
+class SlowFirst(Slow):
+    """Copy 0 sleeps `ms` milliseconds in each step, the others do not."""
+
+    def __init__(self, copy: str, ms: float, length: int = 3) -> None:
+        super().__init__(ms if copy == "0" else 0.0, length)
+
+
 class Computing(FixedLength):
     """Computes for `ms` milliseconds in each step."""
 
