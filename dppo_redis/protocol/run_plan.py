@@ -4,7 +4,7 @@ A command inspects the environment once, plans once before it starts a process, 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.config import MAX_PAYLOAD_BYTES, RunConfig
@@ -162,7 +162,22 @@ def plan(config: RunConfig, spaces: EnvironmentSpaces, *, serial: bool, may_shor
         ConfigurationError: settings that cannot work together, with the number to change.
     """
     derived = derive(config, spaces, serial=serial, may_shorten=may_shorten)
-    return RunPlan(config, spaces, derived, describe_run(config, spaces, derived.rollout_steps))
+    description = describe_run(config, spaces, derived.rollout_steps)
+    if not serial and not config.lock_step and config.vectorization != "sync":
+        join = replace(description.join, open_rollouts=open_rollouts_within(config, derived))
+        description = replace(description, join=join)
+    return RunPlan(config, spaces, derived, description)
+
+
+def open_rollouts_within(config: RunConfig, derived: Derived) -> int:
+    """The number of open rollouts of each actor that the staleness limit allows, at most `open_rollouts`.
+
+    When a rollout is opened, at most backlog_high - 1 unsettled ones and those that all actors have open are
+    before it (see `backlog_high`). One is always allowed: an actor has one in lock step, too.
+    """
+    updates = config.max_staleness + 2 - config.publish_every
+    within_limit = derived.rollouts_per_update * updates - derived.backlog_high
+    return min(config.open_rollouts, max(1, within_limit // config.actors))
 
 
 def describe_started(config: RunConfig, spaces: EnvironmentSpaces) -> RunDescription:

@@ -136,7 +136,7 @@ class JoinSettings:
     evaluation_wrappers: tuple[str, ...] | None = None  # None: those of training
     evaluation_limit_s: float = 60.0
     evaluation_end_wait_s: float = 10.0
-    open_rollouts: int = 3
+    open_rollouts: int = 3  # as many as the staleness limit allows, at most those that were asked for
 
     def to_json(self) -> dict[str, Any]:
         """Names and values; settings that earlier releases do not know are left out at their defaults."""

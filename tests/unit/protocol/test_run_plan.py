@@ -56,6 +56,36 @@ def test_a_plan_holds_what_it_was_made_from_and_what_follows() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("knobs", "most"),
+    [
+        ({}, 3),
+        ({"open_rollouts": 0}, 0),
+        ({"open_rollouts": 9}, 3),
+        ({"max_staleness": 3}, 2),
+        ({"max_staleness": 1}, 1),
+        ({"open_rollouts": 9, "max_staleness": 10}, 9),
+        ({"publish_every": 2}, 2),
+        ({"actors": 8}, 3),
+    ],
+)
+def test_an_actor_opens_no_more_rollouts_than_the_staleness_limit_allows(
+    knobs: dict[str, Any], most: int
+) -> None:
+    """Used latest after those that were unsettled or open in any actor when it was opened."""
+    found = planned(**knobs)
+    assert found.description.join.open_rollouts == most
+    actors, derived = found.config.actors, found.derived
+    before = derived.backlog_high - 1 + actors * max(1, most)
+    latest = before // derived.rollouts_per_update + found.config.publish_every - 1
+    assert latest <= found.config.max_staleness
+
+
+def test_environments_that_step_one_after_another_open_one_rollout_and_old_actors_may_join() -> None:
+    found = planned(vectorization="sync", max_staleness=1)
+    assert "open_rollouts" not in found.description.to_text()
+
+
 @pytest.mark.parametrize("spaces", [SPACES, NESTED], ids=["plain", "nested"])
 def test_a_plan_is_made_of_values_alone(spaces: EnvironmentSpaces) -> None:
     """So the same configuration and spaces give the same plan, in any process."""

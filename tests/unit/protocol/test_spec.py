@@ -232,6 +232,7 @@ def test_settings_that_older_releases_do_not_know_travel_only_where_they_are_set
         "evaluation_wrappers": (),
         "evaluation_limit_s": 5.0,
         "evaluation_end_wait_s": 0.0,
+        "open_rollouts": 1,
     }
     for name, value in chosen.items():
         assert name not in usual.to_text()

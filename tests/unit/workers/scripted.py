@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dppo_redis.environments.copy_number import LOOK
+from dppo_redis.errors import EnvironmentBrokenError
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.spaces.episode_metrics import NOTHING, EpisodeMetrics
-from workers.sampling.one_environment import EnvironmentPlan, OneEnvironment
+from workers.sampling.one_environment import EnvironmentPlan, OneEnvironment, describe_failure
 from workers.sampling.separate_environments import Kind
 from workers.sampling.step_page import row_of, view_page
 
@@ -47,7 +48,10 @@ class ScriptedEnvironments:
         while self._running and self._running[0][0] == self.now:
             places.append(heapq.heappop(self._running)[1])
         for place in places:
-            self._metrics[place] = self._environments[place].step()
+            try:
+                self._metrics[place] = self._environments[place].step()
+            except Exception as error:
+                raise EnvironmentBrokenError(describe_failure(error, "step")) from error
         return places
 
     def metrics(self, place: int) -> EpisodeMetrics:
