@@ -1,4 +1,4 @@
-"""The `dppo-redis` command: finds and runs the sub-command, each in a module of its own."""
+"""The `dppo-redis` command: finds and runs a sub-command. Each has a module of its own."""
 
 import difflib
 import importlib
@@ -16,22 +16,28 @@ STARTED = time.monotonic()
 COMMANDS = {
     "train": ("ops.commands.train", "train an environment with a fleet of actors, through Redis"),
     "serial": ("ops.commands.serial", "train in one process, without Redis: the baseline"),
-    "evaluate": ("ops.commands.evaluate", "play episodes with what a run has learnt"),
-    "enjoy": ("ops.commands.enjoy", "watch what a run has learnt, in a window or as a video"),
-    "export": ("ops.commands.export", "write what a run has learnt as safetensors, JSON and ONNX"),
+    "evaluate": ("ops.commands.evaluate", "measure the mean return of a trained policy"),
+    "enjoy": ("ops.commands.enjoy", "watch a trained policy, in a window or as a video"),
+    "export": ("ops.commands.export", "write a trained policy as safetensors, JSON and ONNX"),
     "plot": ("ops.commands.plot", "compare the training curves of runs"),
     "bench": ("ops.bench.menu", "list the benchmarks and studies, or run one"),
-    "status": ("ops.commands.status", "show what a run is doing"),
+    "status": ("ops.commands.status", "show the present status of a run"),
     "acl": ("ops.commands.acl", "make Redis users: one per role, each with the rights it needs"),
-    "quarantine": ("ops.commands.quarantine", "show or clear what the learner refused as broken"),
-    "actor": ("workers.__main__", "join a run as an actor"),
-    "learner": ("learner.__main__", "run the learner of a run by itself"),
-    "evaluator": ("workers.evaluate", "evaluate a run's newest weights by itself"),
+    "quarantine": ("ops.commands.quarantine", "show or remove the broken rollouts that the learner refused"),
+    "actor": ("workers.__main__", "start an actor that joins a run"),
+    "learner": ("learner.__main__", "start only the learner of a run"),
+    "evaluator": ("workers.evaluate", "start only the evaluator of a run"),
 }
 
 _VERSIONED = re.compile(r"-v\d+$")
 _GUARDED = ("train", "serial", "evaluate", "enjoy", "export", "actor", "evaluator")
-_ANSWERING = ("train", "serial", "evaluate", "enjoy", "export")  # the user's code runs in these processes
+_RUNNING_USER_CODE = (
+    "train",
+    "serial",
+    "evaluate",
+    "enjoy",
+    "export",
+)  # their own process runs the user's environment
 _TIMED = ("train", "serial")  # the wall time in their summary includes imports
 
 
@@ -40,13 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_standard_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if argv is None and arguments and arguments[0] in _GUARDED:
-        return run_guarded(lambda: _main_apart(arguments))
+        return run_guarded(lambda: _main_under_guard(arguments))
     return _main(arguments)
 
 
-def _main_apart(arguments: list[str]) -> int:
-    """Run a command under the guard. The user's code must not print into the command's answers."""
-    if arguments[0] in _ANSWERING and not {"-h", "--help"} & set(arguments):
+def _main_under_guard(arguments: list[str]) -> int:
+    """Run a command under the guard. Output of the user's code must not mix with the command's results."""
+    if arguments[0] in _RUNNING_USER_CODE and not {"-h", "--help"} & set(arguments):
         keep_output_apart()
     return _main(arguments)
 
@@ -59,7 +65,7 @@ def _main(arguments: list[str]) -> int:
     except DppoError as error:
         print(f"dppo-redis: {error}", file=sys.stderr)
         return error.exit_status
-    except BrokenPipeError:  # the reader of our output has ended, for example `head`
+    except BrokenPipeError:  # the process that reads our output has ended, for example `head`
         _drop_output()
         return ExitStatus.DONE
     except OSError as error:  # a path that is too long or not readable, a full disk
@@ -82,7 +88,11 @@ def _run(arguments: list[str]) -> int:
     command = COMMANDS.get(arguments[0])
     if command is None:
         raise ConfigurationError(f"no command {arguments[0]!r}{_suggestion(arguments[0])}")
-    for library in ("OMP", "OPENBLAS", "MKL"):  # one compute thread; more would also change the last bits
+    for library in (
+        "OMP",
+        "OPENBLAS",
+        "MKL",
+    ):  # one compute thread; several would change the last bits of sums
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     # Imported here, so that an actor does not import the learner's libraries.
     main = importlib.import_module(command[0]).main
@@ -90,22 +100,27 @@ def _run(arguments: list[str]) -> int:
 
 
 def _suggestion(word: str) -> str:
-    """The probable intention behind a word that is no command."""
-    if ":" in word or _VERSIONED.search(word):  # looks like an environment's id
+    """The end of the message about an unknown command: the command that the user probably meant."""
+    if ":" in word or _VERSIONED.search(word):  # like an environment id
         return f"; did you mean dppo-redis train {word}?"
+    if word.startswith("-"):
+        return f"; write a command first: {', '.join(COMMANDS)}"
     near = difflib.get_close_matches(word.lower(), COMMANDS, n=1)
     question = f"; did you mean {near[0]}?" if near else ";"
-    return f"{question} there are: {', '.join(COMMANDS)}"
+    return f"{question} commands: {', '.join(COMMANDS)}"
 
 
 def _open_standard_streams() -> None:
-    """Open closed standard streams on /dev/null, so that no other file gets their numbers: a lock with such a
-    number would not reach a child process, and a library's error message would go into a socket."""
+    """Open closed standard streams on /dev/null, so that no other file gets their numbers.
+
+    A child process would not inherit a lock with such a number, and a library's error message would go into a
+    socket with such a number.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
@@ -121,7 +136,7 @@ def _explain(error: OSError) -> str:
     if error.filename is not None:
         return f"{error.strerror}: {error.filename}"
     if isinstance(error, FileNotFoundError):
-        return f"{error.strerror}: the working directory, or what was to be run in it, is gone"
+        return f"{error.strerror}: the working directory or a program was removed"
     return str(error.strerror or error)
 
 
@@ -129,7 +144,9 @@ def _help() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
     return (
-        "usage: dppo-redis COMMAND ...\n\n" + "\n".join(lines) + "\n\n`dppo-redis COMMAND --help` says more."
+        "usage: dppo-redis COMMAND ...\n\n"
+        + "\n".join(lines)
+        + "\n\n`dppo-redis COMMAND --help` lists the options of a command."
     )
 
 

@@ -1,7 +1,7 @@
 """PPO in one process, without Redis: collect, train, evaluate, save.
 
-The baseline for distributed runs, and the simplest place to debug: it uses the same collectors, update and
-files as a fleet. The command is `commands/serial.py`.
+It is the baseline for distributed runs, and the simplest place to debug an environment. It has the same
+collectors, update and files as a fleet. The command is `commands/serial.py`.
 """
 
 import logging
@@ -46,7 +46,7 @@ class Serial:
     run_dir: Path
     console: Console
     stop: StopRequest
-    age: int = 0  # updates that the behaviour policy lies behind
+    age: int = 0  # how many updates old the behaviour policy is
 
     def __post_init__(self) -> None:
         self.policies = PolicyHistory(self.age)
@@ -65,7 +65,7 @@ class Serial:
         """Train until the goal is reached or a stop is requested."""
         training, progress = self.training, self.training.progress
         training.begin()
-        training.judge(progress.trained_steps)  # a resumed run may be done already
+        training.judge(progress.trained_steps)  # a resumed run may have reached its goal
         self._save_when_due()
         while training.finished is None and not self.stop.requested:
             policy = self.policies.behaviour(self._policy())
@@ -106,7 +106,7 @@ class Serial:
         """Write a checkpoint, as the learner of a fleet would.
 
         Raises:
-            CheckpointError: the disk refuses.
+            CheckpointError: the checkpoint cannot be written.
         """
         progress = self.training.progress
         snapshot = LearnerSnapshot(
@@ -141,7 +141,7 @@ class Serial:
         self.evaluations.close()
 
     def summary(self) -> RunSummary:
-        """The summary of the run, still without the duration of the command."""
+        """The summary of the run, without the duration of the command."""
         training = self.training
         progress, evaluation, finished = training.progress, training.evaluation, training.finished
         return RunSummary(
@@ -174,9 +174,9 @@ def make_serial(
     age: int = 0,
     run: str | None = None,
 ) -> Serial:
-    """Build a serial run with its files in `run_dir`; without a name `run` it saves no checkpoints.
+    """Build a serial run with its files in `run_dir`. Without a name `run` it saves no checkpoints.
 
-    It resumes from the newest checkpoint in `run_dir`, if there is one.
+    The run continues from the newest checkpoint in `run_dir`, if there is one.
     """
     config, description = planned.config, planned.description
     ppo = build_ppo(config, description, planned.derived.update_epochs)

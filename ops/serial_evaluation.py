@@ -1,4 +1,4 @@
-"""Evaluates the serial baseline between updates, as rarely as a fleet's evaluator does, and at the end."""
+"""Evaluates the serial baseline between updates, as often as a fleet's evaluator does, and at the end."""
 
 import logging
 import time
@@ -18,7 +18,7 @@ from workers.episodes import EpisodePlayer
 from workers.watchdog import CallClock
 
 _WARNING = "evaluation"
-_SAY_PERIOD_S = 2.0
+_LINE_PERIOD_S = 2.0
 _log = logging.getLogger("dppo")
 
 
@@ -28,47 +28,53 @@ class SerialEvaluations:
     def __init__(
         self,
         description: RunDescription,
-        knobs: EvaluationConfig,
+        settings: EvaluationConfig,
         run_dir: Path,
         calls: CallClock,
         warnings: RunWarnings,
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
     ) -> None:
-        self._knobs = knobs
+        self._settings = settings
         self._player = EpisodePlayer(description, calls)
         self._best = BestPolicy(run_dir)
         self._warnings = warnings
-        self._say = say
+        self._print_line = print_line
         self._next = 0.0
         self._newest: Evaluation | None = None
-        self.last: Evaluation | None = None  # None if it failed, marked as incomplete if it was cut
+        self.last: Evaluation | None = None  # None if it failed, incomplete if its time limit ended it
         self.complete = 0  # number of complete evaluations
 
     def is_due(self) -> bool:
-        """Whether the next evaluation is due, by time."""
-        return self._knobs.enabled and time.monotonic() >= self._next
+        """Whether the time for the next evaluation has come."""
+        return self._settings.enabled and time.monotonic() >= self._next
 
     def play(self, policy: ActingPolicy, stop: StopRequest, *, last: bool = False) -> Evaluation | None:
-        """Evaluate `policy`; returns the newest complete evaluation. A run's `last` one has less time."""
+        """Evaluate `policy`; returns the newest complete evaluation. A run's `last` evaluation has less
+        time."""
         began = time.monotonic()
-        if not self._knobs.enabled or (last and not self._knobs.end_wait_s):
+        if not self._settings.enabled or (last and not self._settings.end_wait_s):
             return self._newest
-        limit_s = min(self._knobs.limit_s, self._knobs.end_wait_s) if last else self._knobs.limit_s
+        limit_s = min(self._settings.limit_s, self._settings.end_wait_s) if last else self._settings.limit_s
         try:
-            self._take(
-                policy, self._player.evaluate(policy, stop, limit_s=limit_s, may_continue=self._show(limit_s))
+            self._keep_result(
+                policy,
+                self._player.evaluate(
+                    policy, stop, limit_s=limit_s, may_continue=self._progress_printer(limit_s)
+                ),
             )
         except StoppedError:
-            pass  # the run ends with the previous evaluation
+            pass  # the previous evaluation stays the newest
         except EnvironmentBrokenError as error:
-            _log.error("no evaluation: %s", error)
+            _log.error("the evaluation failed: %s", error)
             self.last = None
             self._warnings.add(_WARNING, f"the last evaluation failed: {error}")
         took_s = time.monotonic() - began
-        self._next = time.monotonic() + max(self._knobs.interval_s, took_s / self._knobs.max_share - took_s)
+        self._next = time.monotonic() + max(
+            self._settings.interval_s, took_s / self._settings.max_share - took_s
+        )
         return self._newest
 
-    def _take(self, policy: ActingPolicy, evaluation: Evaluation) -> None:
+    def _keep_result(self, policy: ActingPolicy, evaluation: Evaluation) -> None:
         self.last = evaluation
         if not evaluation.complete:
             self._warnings.add(_WARNING, describe_cut(evaluation, self._newest))
@@ -80,15 +86,17 @@ class SerialEvaluations:
         if self._best.failure:
             self._warnings.add("best policy", self._best.failure)
 
-    def _show(self, limit_s: float) -> Callable[[int], bool]:
+    def _progress_printer(self, limit_s: float) -> Callable[[int], bool]:
         """A callback that prints the progress of a long evaluation every two seconds."""
-        next_line = time.monotonic() + _SAY_PERIOD_S
+        next_line = time.monotonic() + _LINE_PERIOD_S
 
         def may_continue(ended: int) -> bool:
             nonlocal next_line
             if time.monotonic() >= next_line:
-                next_line += _SAY_PERIOD_S
-                self._say(f"evaluation: {ended} of {self._knobs.episodes} episodes, at most {limit_s:g} s")
+                next_line += _LINE_PERIOD_S
+                self._print_line(
+                    f"evaluation: {ended} of {self._settings.episodes} episodes, at most {limit_s:g} s"
+                )
             return True
 
         return may_continue

@@ -1,4 +1,4 @@
-"""Samples the serial baseline's batches, with one collector or with those of a lock-step fleet in turn."""
+"""Samples the serial baseline's batches, with one collector or with the collectors of a lock-step fleet."""
 
 import itertools
 from collections import deque
@@ -27,20 +27,20 @@ class Sampling(Protocol):
     """Samples batches of rollouts for the baseline."""
 
     failure_count: FailureCount  # failures of the environments
-    calls: CallClock  # times their calls; for a watchdog
-    whole_rollouts: int  # complete rollouts of the batch that is sampled now
+    calls: CallClock  # times the environments' calls, for a watchdog
+    whole_rollouts: int  # complete rollouts of the batch that is being sampled
     wanted_rollouts: int  # approximate number of rollouts in a batch
 
     def steps_done(self) -> int:
-        """Steps done of the rollout that is sampled now, of T; any thread may call it."""
+        """Steps done of the rollout that is being sampled, at most T. Any thread may call it."""
         ...
 
     def collect(self, policy: ActingPolicy, stop: StopRequest) -> list[Rollout]:
-        """The rollouts of one batch. The next call overwrites the last rollout; the others are copies.
+        """Sample the rollouts of one batch. The next call overwrites the last rollout; the others are copies.
 
         Raises:
             StoppedError: a stop was requested meanwhile.
-            EnvironmentBrokenError: the environments fail again and again.
+            EnvironmentBrokenError: the environments failed too often.
         """
         ...
 
@@ -50,19 +50,20 @@ class Sampling(Protocol):
 
 
 class PolicyHistory:
-    """Makes data old on purpose: keeps the policies of the last `age` updates and the present one."""
+    """Makes data old on purpose: holds the policies of the last `age` updates and the present one."""
 
     def __init__(self, age: int) -> None:
         self._policies: deque[ActingPolicy] = deque(maxlen=age + 1)
 
     def behaviour(self, newest: ActingPolicy) -> ActingPolicy:
-        """Add the present policy; returns that of `age` updates ago, or the first while there are fewer."""
+        """Add the present policy; returns the policy of `age` updates ago, or the first if there are
+        fewer."""
         self._policies.append(newest)
         return self._policies[0]
 
 
 def make_sampling(config: RunConfig, description: RunDescription, update: int = 0) -> Sampling:
-    """One collector, or in lock-step mode one for each planned actor; `update`: the run begins there."""
+    """Make one collector, or in lock-step mode one for each planned actor. The run begins at `update`."""
     plan = description.join.lock_step
     if plan is None:
         return OneCollector(description, config.ppo.batch_steps, seed_boot(update))
@@ -70,7 +71,7 @@ def make_sampling(config: RunConfig, description: RunDescription, update: int = 
 
 
 class RetryingCollector:
-    """A collector that tries again after broken environments and unusable rollouts, like an actor."""
+    """A collector that continues after broken environments and unusable rollouts, as an actor does."""
 
     def __init__(
         self,
@@ -84,11 +85,11 @@ class RetryingCollector:
         self._collector: RolloutCollector | None = None
 
     def collect(self, policy: ActingPolicy, stop: StopRequest) -> Rollout:
-        """The next rollout that passes every check.
+        """Sample the next rollout that passes all checks.
 
         Raises:
             StoppedError: a stop was requested meanwhile.
-            EnvironmentBrokenError: the environments fail again and again, or cannot be built.
+            EnvironmentBrokenError: the environments failed too often, or cannot be built.
         """
         while not stop.requested:
             if self._collector is None:
@@ -115,7 +116,7 @@ class RetryingCollector:
         return 0 if collector is None else collector.steps_done
 
     def close(self) -> None:
-        """Free the environments; the next `collect` builds new ones."""
+        """Free the environments. The next `collect` builds new ones."""
         if self._collector is not None:
             self._collector.close()
             self._collector = None
@@ -125,7 +126,7 @@ class OneCollector:
     """Samples with one collector until the batch is full."""
 
     def __init__(self, description: RunDescription, batch_steps: int, boot: int = 1) -> None:
-        """A resumed run has another `boot`, so that it plays other episodes than before."""
+        """A resumed run has another `boot`, so that it does not play the same episodes again."""
         builds, chosen = itertools.count(), Chosen()
         self.failure_count, self.calls = FailureCount(), CallClock()
         self._batch_steps = batch_steps
@@ -165,7 +166,7 @@ class OneCollector:
 
 
 class LockStepFleet:
-    """Samples with one collector for each actor of a lock-step run, one after the other."""
+    """Samples with one collector for each actor of a lock-step run, one after another."""
 
     def __init__(self, description: RunDescription, plan: LockStep) -> None:
         self.failure_count, self.calls = FailureCount(), CallClock()

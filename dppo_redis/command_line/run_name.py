@@ -1,14 +1,14 @@
-"""The name of a run, as commands take it that look at a run in Redis."""
+"""The run's name in commands that read a run from Redis."""
 
 from dppo_redis.errors import ConfigurationError
 
 
-def one_run_name(placed: str | None, run: str | None) -> str | None:
-    """A run's name, given as a word or behind --run; None without either.
+def one_run_name(name: str | None, run: str | None) -> str | None:
+    """The run's name from the positional argument or from --run; None without both.
 
     Raises:
-        ConfigurationError: two names.
+        ConfigurationError: the two names differ.
     """
-    if placed is not None and run is not None and placed != run:
-        raise ConfigurationError(f"RUN ({placed}) and --run {run}: name one of them")
-    return placed if placed is not None else run
+    if name is not None and run is not None and name != run:
+        raise ConfigurationError(f"RUN ({name}) and --run {run}: name one of them")
+    return name if name is not None else run

@@ -75,12 +75,14 @@ def _refuse_stray_words(words: Sequence[str], options: Sequence[Option], prog: s
     """Refuse words that belong to no argument, and short options other than -h."""
     placed, _ = values_by_option(words, options)
     takers = [option for option in options if option.is_positional]
-    if any(option.takes_many for option in takers):
-        return
-    stray = [word for word in placed if word.startswith("-") and word != "-"] or placed[len(takers) :]
+    stray = [word for word in placed if word.startswith("-") and word != "-"]
+    if not any(option.takes_many for option in takers):
+        stray = stray or placed[len(takers) :]
     if stray:
         taken = [
-            f"{o.metavar} is {word!r}" for o, word in zip(takers, placed, strict=False) if word not in stray
+            f"{option.metavar} is {word!r}"
+            for option, word in zip(takers, placed, strict=False)
+            if not word.startswith("-")
         ]
         before = f": {', '.join(taken)} already" if taken else ""
         raise ConfigurationError(hide_secrets(f"unexpected word {stray[0]!r}{before} (see {prog} --help)"))

@@ -1,4 +1,4 @@
-"""One file for each `dppo-redis` command, named like it.
+"""One file for each `dppo-redis` command, with its name.
 
-A command parses and calls; it holds no rule.
+A command parses its options and calls other modules. It decides nothing about training.
 """

@@ -19,16 +19,17 @@ _PASSWORD_BYTES = 32
 
 @dataclass(frozen=True)
 class AclOptions:
-    """Make Redis users: one per role with the rights it needs, and an admin; all others are locked out."""
+    """Make Redis users: one per role with the rights it needs, and an admin. All other users are locked
+    out."""
 
     directory: Path
-    """Where users.acl and one file of credentials per role go; existing credentials are kept"""
+    """Directory for users.acl and one file of credentials per role; existing credentials are kept"""
     run: str | None = None
-    """Only this run's keys; default: those of every run"""
+    """Give rights to this run's keys only; default: to the keys of every run"""
 
 
 def make_users(directory: Path, run: str | None) -> None:
-    """Write users.acl (hashes only) and the credentials of each role, readable by this user alone."""
+    """Write users.acl (hashes only) and the credentials of each role, readable only by this user."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     prefix = f"dppo-{check_run_name(run)}" if run else "dppo"
     users = [(role, *_credentials(directory / role, f"{prefix}-{role}")) for role in Role]
@@ -37,7 +38,7 @@ def make_users(directory: Path, run: str | None) -> None:
 
 
 def _credentials(file: Path, name: str) -> tuple[str, str]:
-    """Read user and password from a file, created if missing."""
+    """Read user and password from a file; create the file if it is missing."""
     if not file.exists():
         file.touch(mode=0o600)
         file.write_text(f"{name}:{secrets.token_urlsafe(_PASSWORD_BYTES)}\n")
@@ -55,8 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         make_users(directory, options.run)
     except OSError as error:
-        raise ConfigurationError(f"cannot write to {directory}: {error.strerror}") from error
+        raise ConfigurationError(
+            f"cannot write to {directory}: {error.strerror}: choose another --directory"
+        ) from error
     print(f"server:    aclfile {directory / ACL_FILE}   (in its redis.conf; ACL LOAD after a change)")
-    print(f"services:  {CREDENTIALS_VARIABLE}={directory}   (each takes the file of its own role)")
-    print(f"elsewhere: copy only {Role.ACTOR} to a machine that only runs actors")
+    print(f"services:  {CREDENTIALS_VARIABLE}={directory}   (each service reads the file of its role)")
+    print(f"elsewhere: copy only the file {Role.ACTOR} to a machine that runs actors")
     return ExitStatus.DONE

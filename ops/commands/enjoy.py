@@ -35,24 +35,24 @@ _USUAL_FPS = 30.0
 
 @dataclass(frozen=True)
 class EnjoyOptions:
-    """Watch episodes that are played with what a run has learnt."""
+    """Watch episodes that a trained policy plays."""
 
     run_dir: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")] = None
-    """Directory of the run, or of an export; the name of a run in runs/ will do"""
+    """Directory of a run or export, or the name of a run in runs/"""
     run: str | None = None
-    """The same by name: the run in runs/NAME"""
+    """Name of a run in runs/, instead of RUN_DIR"""
     episodes: int = 3
     """Episodes to play"""
     checkpoint: str = "best"
-    """best (of the evaluations during training), last (checkpoint), a checkpoint file, or an export"""
+    """Which policy: best (of the evaluations), last (checkpoint), a checkpoint file, or an export"""
     stochastic: bool = False
     """Draw actions from the policy instead of taking the most likely one"""
     seed: int = 0
     """Seed of the episodes"""
     fps: Annotated[float | None, tyro.conf.arg(metavar="FPS")] = None
-    """Steps shown per second; default: what the environment says"""
+    """Steps shown per second; default: the environment's own rate"""
     video: Path | None = None
-    """Write a video, FILE.mp4 or FILE.gif, instead of opening a window"""
+    """Write a video file (.mp4 or .gif) instead of opening a window"""
 
 
 class WindowClosedError(Exception):
@@ -60,7 +60,7 @@ class WindowClosedError(Exception):
 
 
 class Clock:
-    """Holds a window to a number of steps per second."""
+    """Limits a window to a number of steps per second."""
 
     def __init__(self, fps: float, stop: StopRequest) -> None:
         self._period_s = 1.0 / fps
@@ -79,18 +79,18 @@ class Show:
 
     env: gymnasium.Env[Any, Any]
     player: Player
-    clock: Clock | None  # of a window
+    clock: Clock | None  # for a window only
     video: Video | None
     stop: StopRequest
     calls: CallClock
 
     def play(self, seed: int) -> tuple[float, int] | None:
-        """Play one episode: its return and length; None if a stop was requested meanwhile.
+        """Play one episode; returns its return and length, or None if a stop was requested meanwhile.
 
         Raises:
             EnvironmentBrokenError: the environment raised.
             WindowClosedError: the user closed the window.
-            ConfigurationError: the environment cannot draw itself, for want of a package or a display.
+            ConfigurationError: the environment cannot render, because a package or a display is missing.
         """
         self.player.begin()
         with _user_errors("reset", self.calls):
@@ -108,13 +108,14 @@ class Show:
         return total, length
 
     def _show(self) -> None:
-        """Add the picture to the video, or check the window, which the environment draws itself."""
+        """Add a picture to the video, or wait for the window's next step. The environment draws the window
+        itself."""
         if self.video is not None:
             with _user_errors("render", self.calls):
                 frame = self.env.render()
             self.video.add(frame)
         if self.clock is not None:
-            _look_at_window(self.env)
+            _check_window(self.env)
             self.clock.tick()
 
 
@@ -143,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(loaded: LoadedPolicy, options: EnjoyOptions, stop: StopRequest, calls: CallClock) -> Video | None:
-    """Play in a window, or into a video, which is returned."""
+    """Play in a window, or write a video; returns the video."""
     description = loaded.description
     spec = replace(description.spec, environment=description.evaluated)
     file = options.video and options.video.absolute()
@@ -181,25 +182,29 @@ def _play_all(show: Show, options: EnjoyOptions) -> None:
 def _check_options(options: EnjoyOptions) -> None:
     check_playing(options.episodes, options.seed)
     if options.fps is not None and not 0 < options.fps <= 1000:
-        raise ConfigurationError(f"fps: above 0 and at most 1000 (got {options.fps:g})")
+        raise ConfigurationError(f"--fps: must be above 0 and at most 1000 (got {options.fps:g})")
     if options.video is not None:
         check_video(options.video)
     elif sys.platform == "linux" and not any(
         os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
     ):
-        raise ConfigurationError("there is no display to open a window on: pass --video FILE.mp4 or FILE.gif")
+        raise ConfigurationError(
+            "there is no display for a window: pass --video FILE.mp4 or --video FILE.gif"
+        )
 
 
 def _check_rendering(source: EnvironmentSource, *, filming: bool) -> float:
-    """The steps per second at which the environment is shown.
+    """Check that the environment can render; returns its steps per second.
 
     Raises:
-        ConfigurationError: the environment lacks the render mode that is needed.
+        ConfigurationError: the environment lacks the needed render mode.
     """
     with closing_quietly(make_single(source)) as env:
         modes = env.metadata.get("render_modes") or []
         fps = env.metadata.get("render_fps") or _USUAL_FPS
-    needed = ["rgb_array"] if filming else ["human", "rgb_array"]  # gymnasium shows pictures in a window
+    needed = (
+        ["rgb_array"] if filming else ["human", "rgb_array"]
+    )  # gymnasium can show an rgb_array in a window
     if not any(mode in modes for mode in needed):
         raise ConfigurationError(
             f"environment {source.env_id!r} cannot be {'filmed' if filming else 'watched'}: it has no render "
@@ -209,26 +214,26 @@ def _check_rendering(source: EnvironmentSource, *, filming: bool) -> float:
 
 
 def _make(spec: Spec, fps: float, *, filming: bool) -> SyncVectorEnv:
-    """The run's environment alone in a vector, wrappers and action mask included, as it draws itself.
+    """One copy of the run's environment in a vector, with wrappers, action mask and render mode.
 
     Raises:
-        ConfigurationError: it cannot be made so, or its package for drawing is missing.
+        ConfigurationError: the environment cannot be made, or a package for rendering is missing.
     """
     mode = "rgb_array" if filming else "human"
     if filming and not os.environ.get("SDL_VIDEODRIVER"):
-        os.environ["SDL_VIDEODRIVER"] = "dummy"  # pygame: pictures without a display
+        os.environ["SDL_VIDEODRIVER"] = "dummy"  # lets pygame render without a display
     source = replace(spec.environment, env_kwargs={**spec.environment.env_kwargs, "render_mode": mode})
     number = CopyNumber("enjoy")
     vector = make_vector(source, 1, "sync", masked=spec.observation.masked, number=number)
     assert isinstance(vector, SyncVectorEnv)
     env = vector.envs[0].unwrapped
-    env.metadata = {**env.metadata, "render_fps": fps}  # those that keep time themselves keep it by this
+    env.metadata = {**env.metadata, "render_fps": fps}  # environments that wait between frames read this rate
     return vector
 
 
 @contextmanager
 def _timed(calls: CallClock) -> Iterator[None]:
-    """A call of the environment, which may hang."""
+    """Time a call of the environment, which may hang."""
     calls.start()
     try:
         yield
@@ -237,28 +242,31 @@ def _timed(calls: CallClock) -> Iterator[None]:
 
 
 @contextmanager
-def _user_errors(what: str, calls: CallClock) -> Iterator[None]:
+def _user_errors(method: str, calls: CallClock) -> Iterator[None]:
     """Raise any error of the environment as an error of this package."""
     try:
         with _timed(calls):
             yield
     except gymnasium.error.DependencyNotInstalled as error:
-        raise ConfigurationError(f"the environment cannot draw itself: {first_line(error)}") from error
+        raise ConfigurationError(f"the environment cannot render: {first_line(error)}") from error
     except Exception as error:  # the user's code may raise anything
-        raise EnvironmentBrokenError(f"{what} raised {type(error).__name__}: {first_line(error)}") from error
+        raise EnvironmentBrokenError(
+            f"{method} raised {type(error).__name__}: {first_line(error)}"
+        ) from error
 
 
-def _look_at_window(env: gymnasium.Env[Any, Any]) -> None:
-    """Check whether the user closed the window: pygame environments do not check it, MuJoCo's check too late.
+def _check_window(env: gymnasium.Env[Any, Any]) -> None:
+    """Check whether the user closed the window. pygame environments do not check it, MuJoCo's check it too
+    late.
 
     Raises:
-        WindowClosedError: the user closed it.
+        WindowClosedError: the user closed the window.
     """
     pygame, glfw = sys.modules.get("pygame"), sys.modules.get("glfw")
-    closed = pygame is not None and pygame.display.get_init() and bool(pygame.event.get(pygame.QUIT))
+    is_closed = pygame is not None and pygame.display.get_init() and bool(pygame.event.get(pygame.QUIT))
     if glfw is not None:
         viewer = getattr(getattr(env.unwrapped, "mujoco_renderer", None), "viewer", None)
         window = getattr(viewer, "window", None)
-        closed = closed or (window is not None and bool(glfw.window_should_close(window)))
-    if closed:
+        is_closed = is_closed or (window is not None and bool(glfw.window_should_close(window)))
+    if is_closed:
         raise WindowClosedError

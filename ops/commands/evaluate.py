@@ -1,4 +1,4 @@
-"""`dppo-redis evaluate`: measures the mean return of a run's policy. Needs only the run's directory."""
+"""`dppo-redis evaluate`: measures the mean return of a run's policy. It needs only the run's directory."""
 
 import json
 from collections.abc import Sequence
@@ -26,22 +26,22 @@ from workers.seeding import NO_VERSION, evaluation_seeds
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """Play episodes with what a run has learnt."""
+    """Measure the mean return of a trained policy."""
 
     run_dir: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")] = None
-    """Directory of the run, or of an export; the name of a run in runs/ will do"""
+    """Directory of a run or export, or the name of a run in runs/"""
     run: str | None = None
-    """The same by name: the run in runs/NAME"""
+    """Name of a run in runs/, instead of RUN_DIR"""
     episodes: int = 100
     """Episodes to play"""
     checkpoint: str = "best"
-    """best (of the evaluations during training), last (checkpoint), a checkpoint file, or an export"""
+    """Which policy: best (of the evaluations), last (checkpoint), a checkpoint file, or an export"""
     stochastic: bool = False
     """Draw actions from the policy instead of taking the most likely one"""
     seed: int = 0
-    """Seed of the episodes; with one seed every policy plays the same ones"""
+    """Seed of the episodes; with the same seed all policies play the same episodes"""
     json: bool = False
-    """Print one JSON object"""
+    """Print the result as one JSON object"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.json:
         answer(json.dumps(to_json(score)))
     else:
-        how = "stochastic" if options.stochastic else "greedy"
+        mode = "stochastic" if options.stochastic else "greedy"
         interval = "" if half is None else f", 95 % interval {mean - half:.2f} to {mean + half:.2f}"
         episodes = "1 episode" if result.episodes == 1 else f"{result.episodes} episodes"
         if not result.complete:
@@ -83,13 +83,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{loaded.run}, {loaded.checkpoint} ({result.trained_steps:,} steps): "
             f"return {result.return_mean:.2f}{interval}, "
             f"standard deviation {result.return_std:.2f}, "
-            f"mean length {result.length_mean:.1f}{metrics}, over {episodes}, {how}"
+            f"mean length {result.length_mean:.1f}{metrics}, over {episodes}, {mode}"
         )
     return ExitStatus.DONE
 
 
 def play(loaded: LoadedPolicy, options: EvaluateOptions, stop: StopRequest) -> Evaluation:
-    """Play episodes that are the same for every policy, and were not used to choose the best policy.
+    """Play episodes that are the same for all policies, and that did not help to choose the best policy.
 
     Raises:
         StoppedError: a stop was requested meanwhile.

@@ -1,4 +1,4 @@
-"""`dppo-redis export`: writes a run's policy into files that need neither this package nor Redis."""
+"""`dppo-redis export`: writes a run's policy into files that other programs read without this package."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,23 +16,23 @@ from dppo_redis.service.shutdown import StopRequest
 from ops.policies.load_policy import LoadedPolicy, load_policy
 from ops.policies.which_run import find_run_directory
 
-_HOW_TO_INSTALL = "pip install onnx onnxscript"
+_INSTALL = "pip install onnx onnxscript"
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Write what a run has learnt as safetensors, JSON and ONNX."""
+    """Write a trained policy as safetensors, JSON and ONNX."""
 
     to: Path
-    """Directory to write to"""
+    """Directory for the export"""
     run_dir: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")] = None
-    """Directory of the run; the name of a run in runs/ will do"""
+    """Directory of a run, or the name of a run in runs/"""
     run: str | None = None
-    """The same by name: the run in runs/NAME"""
+    """Name of a run in runs/, instead of RUN_DIR"""
     checkpoint: str = "best"
-    """best (of the evaluations during training), last (checkpoint), or a checkpoint file"""
+    """Which policy: best (of the evaluations), last (checkpoint), or a checkpoint file"""
     onnx: Literal["auto", "yes", "no"] = "auto"
-    """Write an ONNX graph as well; auto: if the extra `onnx` is installed"""
+    """Also write an ONNX graph; auto: if the extra `onnx` is installed"""
     overwrite: bool = False
     """Replace an earlier export"""
 
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         loaded = load_policy(directory, options.checkpoint, stop, to_play=False)
     except StoppedError:
         return stop.exit_status
-    loaded.policy()  # whether the weights fit the spec
+    loaded.policy()  # checks that the weights fit the spec
     extra: dict[str, Any] = {"checkpoint": loaded.checkpoint}
     add_graph(options.to, loaded, extra, wanted=with_graph)
     write_export(options.to, Export(loaded.run, loaded.description.spec, loaded.weights), extra=extra)
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"wrote {', '.join(files)} to {options.to}"
     )
     if not with_graph and options.onnx == "auto":
-        answer(f"no ONNX graph, as the extra `onnx` is missing: {_HOW_TO_INSTALL}")
+        answer(f"no ONNX graph was written, as packages are missing (extra `onnx`): {_INSTALL}")
     return ExitStatus.DONE
 
 
@@ -74,44 +74,49 @@ def _check_target(options: ExportOptions) -> None:
     if not target.exists() or not any(target.iterdir()):
         return
     if not is_replaceable(target):
-        raise ConfigurationError(f"--to {target} holds files that are not an export's: choose another one")
+        raise ConfigurationError(
+            f"--to {target} holds other files than those of an export: choose another directory"
+        )
     if not options.overwrite:
         raise ConfigurationError(f"--to {target} holds an export: pass --overwrite or another directory")
 
 
-def _wants_graph(asked: str) -> bool:
-    """Whether to write a graph; torch is imported only where the answer may be yes."""
-    if asked == "no":
+def _wants_graph(onnx: str) -> bool:
+    """Whether to write a graph. Without a graph, torch is not imported."""
+    if onnx == "no":
         return False
     from ops.policies.onnx_graph import is_installed
 
-    if asked == "yes" and not is_installed():
-        raise ConfigurationError(
-            f"--onnx yes needs packages that are missing, the extra `onnx`: {_HOW_TO_INSTALL}"
-        )
+    if onnx == "yes" and not is_installed():
+        raise ConfigurationError(f"--onnx yes needs missing packages (extra `onnx`): {_INSTALL}")
     return is_installed()
 
 
 def add_graph(target: Path, loaded: LoadedPolicy, extra: dict[str, Any], *, wanted: bool) -> None:
-    """Write the graph, if wanted, and its entry in the description; remove the graph of an earlier export.
+    """Write the graph, if wanted, and its entry in the description. Remove the graph of an earlier export.
 
-    The graph is complete before an earlier export is changed, since some networks cannot be written as one.
+    The new graph is complete before the earlier export is changed, since the exporter refuses some networks.
 
     Raises:
         ConfigurationError: the export cannot be written.
     """
-    graph, aside = target / GRAPH, target / f"{GRAPH}.writing"
+    graph, unfinished = target / GRAPH, target / f"{GRAPH}.writing"
     try:
         target.mkdir(parents=True, exist_ok=True)
         if wanted:
             from ops.policies.onnx_graph import write_graph
 
-            extra["onnx"] = {"file": GRAPH, **write_graph(aside, loaded.weights, loaded.description.spec)}
-            aside.replace(graph)
+            extra["onnx"] = {
+                "file": GRAPH,
+                **write_graph(unfinished, loaded.weights, loaded.description.spec),
+            }
+            unfinished.replace(graph)
         else:
             graph.unlink(missing_ok=True)
     except OSError as error:
-        raise ConfigurationError(f"cannot write the export {target}: {error.strerror}") from error
+        raise ConfigurationError(
+            f"cannot write the export {target}: {error.strerror}: choose another --to"
+        ) from error
     finally:
         with suppress(OSError):
-            aside.unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """`dppo-redis plot RUN_DIR ...`: draws return against steps of several runs.
 
-Runs that differ only in their seed, and were sampled alike, are drawn as one mean and a band. Returns of
-different environments cannot be compared, so each environment has its panel. The labels in a panel name the
-settings that differ. The command names directories without a run and leaves them out.
+Runs that differ only in their seed, and were sampled in the same way, become one line: mean and standard
+deviation. Each environment has its own panel. Labels name the settings that differ. The command leaves out
+directories without a run, and names them.
 """
 
 import sys
@@ -21,7 +21,7 @@ from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.service.arguments import parse_arguments
 from ops.fleet.run_directory import run_in, sampling_in
-from ops.policies.which_run import find_run_directories
+from ops.policies.which_run import find_run_directories, not_a_run
 from ops.screens.curve import CURVE_ROWS, read_metrics
 from ops.screens.figure import Axes, EngFormatter, Figure
 
@@ -36,44 +36,46 @@ Panels = dict[str, dict[str, list[Curve]]]  # by environment, then by label
 
 @dataclass(frozen=True)
 class PlotOptions:
-    """Compare the training curves of runs; runs that differ only in their seed become one line.
+    """Compare the training curves of runs. Runs that differ only in their seed become one line.
 
-    What is no run, or too young to have a curve, is named and left out.
+    The command leaves out directories without a run or without finished episodes, and names them.
     """
 
     run_dirs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")] = ()
-    """Directories of the runs; names of runs in runs/ will do"""
+    """Directories of runs, or names of runs in runs/"""
     output: Path = Path("curves.png")
-    """Picture to write: .png, .svg or .pdf"""
+    """File for the picture: .png, .svg or .pdf"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point.
 
     Raises:
-        ConfigurationError: no run is named, or the figure cannot be written.
+        ConfigurationError: the user named no run, or the figure cannot be written.
     """
     options = parse_arguments(PlotOptions, argv, "dppo-redis plot")
     directories = find_run_directories(options.run_dirs)
     if options.output.suffix.lower() not in _FORMATS:
-        raise ConfigurationError(f"--output {options.output}: its name has to end in {', '.join(_FORMATS)}")
+        raise ConfigurationError(f"--output {options.output}: the name must end in {', '.join(_FORMATS)}")
     panels = read_panels(directories)
     try:
         _draw(panels, options.output)
     except OSError as error:
-        raise ConfigurationError(f"cannot write {options.output}: {error.strerror}") from error
+        raise ConfigurationError(
+            f"cannot write {options.output}: {error.strerror}: choose another --output"
+        ) from error
     print(options.output)
     return ExitStatus.DONE
 
 
 def read_panels(directories: Sequence[Path]) -> Panels:
-    """The curves by environment, then by the settings that differ; each directory counts once.
+    """The curves by environment, then by the settings that differ. A directory named twice counts once.
 
-    Runs of one setting without a common step have no mean: each is a line of its own. Directories that cannot
-    be drawn are named on standard error and left out.
+    Runs of one setting without common steps have no mean: each is its own line. The function leaves out
+    directories that cannot be drawn, and names them on standard error.
 
     Raises:
-        ConfigurationError: nothing can be drawn.
+        ConfigurationError: none of the directories can be drawn.
     """
     runs, left_out = _read({path.resolve(): path for path in directories}.values())
     if not runs:
@@ -105,7 +107,7 @@ def _lines(settings: list[list["Run"]]) -> dict[str, list[Curve]]:
 
 
 def _labelled(settings: list[list["Run"]]) -> list[tuple[str, list["Run"]]]:
-    """Each setting with the values in which it differs from the others; empty where too many differ."""
+    """Each group of runs with a label: the values in which its setting differs; "" if too many differ."""
     names = dict.fromkeys(name for group in settings for name in group[0].setting)
     differing = [name for name in names if len({group[0].setting.get(name) for group in settings}) > 1]
     if not 0 < len(differing) <= _MOST_DIFFERING:
@@ -118,18 +120,18 @@ def _labelled(settings: list[list["Run"]]) -> list[tuple[str, list["Run"]]]:
 
 @dataclass(frozen=True)
 class Run:
-    """One run to be drawn."""
+    """One run of the figure."""
 
     directory: Path
     name: str
     environment: str
     seed: str
-    setting: dict[str, str]  # other values of the configuration by dotted name, and who sampled
+    setting: dict[str, str]  # other settings by dotted name, and how the run was sampled
     curve: Curve
 
 
 def _read(directories: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """The runs that can be drawn, and why each other one cannot."""
+    """The runs that can be drawn, and for each other directory the reason why not."""
     runs, left_out = [], []
     for directory in directories:
         try:
@@ -144,7 +146,7 @@ def _read(directories: Iterable[Path]) -> tuple[list[Run], list[str]]:
 def _read_run(directory: Path) -> Run:
     name = run_in(directory)
     if name is None:
-        raise ConfigurationError(f"{directory} holds no run")
+        raise not_a_run(directory)
     setting = dict(_flat(load_toml(RunFiles(directory).config).model_dump(mode="json")))
     environment, seed = setting.pop("env_id"), setting.pop("seed")
     return Run(
@@ -157,17 +159,17 @@ def _read_run(directory: Path) -> Run:
     )
 
 
-def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Values of a configuration and of its sections, by the names that flags give them."""
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The values of a configuration and its sections, by their names as flags, for example ppo.gamma."""
     for name, value in values.items():
         if isinstance(value, dict) and value:
-            yield from _flat(value, f"{before}{name}.")
+            yield from _flat(value, f"{prefix}{name}.")
         else:
-            yield f"{before}{name}", str(value)
+            yield f"{prefix}{name}", str(value)
 
 
 def _with_common_steps(group: list[Run]) -> list[list[Run]]:
-    """The group as it is if all its runs have steps in common, else each run by itself."""
+    """The whole group if all its runs have steps in common, else one group for each run."""
     first = max(run.curve[0][0] for run in group)
     last = min(run.curve[0][-1] for run in group)
     return [group] if first <= last else [[run] for run in group]
@@ -179,14 +181,14 @@ def _curve(directory: Path) -> Curve:
     ]
     if not records:
         raise ConfigurationError(
-            f"{directory} has no finished episode in its {RunFiles(directory).metrics.name} yet"
+            f"{directory} has no finished episode in {RunFiles(directory).metrics.name} yet"
         )
     steps = np.array([float(record.settled_steps) for record in records])
     return steps, np.array([record.return_mean for record in records], dtype=np.float64)
 
 
 def mean_and_spread(curves: Sequence[Curve]) -> tuple[npt.NDArray[np.float64], ...]:
-    """Steps, mean and standard deviation over runs, each [points], on the steps that all runs reached."""
+    """Steps, mean and standard deviation over runs, each [points], for the steps that all runs have."""
     first = max(steps[0] for steps, _ in curves)
     last = min(steps[-1] for steps, _ in curves)
     grid = np.linspace(first, last, _POINTS)
@@ -198,11 +200,11 @@ def _draw(panels: Panels, output: Path) -> None:
     columns = min(len(panels), _COLUMNS)
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(max(9, 6 * columns), 5.5 if rows == 1 else 4.5 * rows), layout="constrained")
-    places = figure.subplots(rows, columns, squeeze=False).flat
-    for place, (environment, lines) in zip(places, panels.items(), strict=False):
-        _draw_panel(place, environment, lines)
-    for place in list(figure.axes)[len(panels) :]:
-        place.remove()
+    panel_axes = figure.subplots(rows, columns, squeeze=False).flat
+    for axes, (environment, lines) in zip(panel_axes, panels.items(), strict=False):
+        _draw_panel(axes, environment, lines)
+    for unused in list(figure.axes)[len(panels) :]:
+        unused.remove()
     output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(output, dpi=110)
 
@@ -211,7 +213,7 @@ def _draw_panel(axes: Axes, environment: str, lines: dict[str, list[Curve]]) -> 
     for label, curves in lines.items():
         steps, mean, spread = mean_and_spread(curves)
         whole_label = f"{label} (mean ± std of {len(curves)} runs)" if len(curves) > 1 else label
-        marker = "o" if steps[0] == steps[-1] else ""  # a line of one point cannot be seen
+        marker = "o" if steps[0] == steps[-1] else ""  # a line of one point is invisible
         (line,) = axes.plot(steps, mean, marker=marker, label=whole_label)
         if len(curves) > 1:
             axes.fill_between(steps, mean - spread, mean + spread, alpha=0.2, color=line.get_color())

@@ -1,4 +1,5 @@
-"""`dppo-redis quarantine`: lists entries that the learner refused as broken, with reason and first bytes."""
+"""`dppo-redis quarantine`: lists the broken rollouts that the learner refused, with reason and first
+bytes."""
 
 import json
 from collections.abc import Sequence
@@ -26,31 +27,31 @@ _BYTES_PER_LINE = 16
 
 @dataclass(frozen=True)
 class QuarantineOptions:
-    """List the entries that a run's learner refused as broken; the newest 1000 or so are kept."""
+    """List the broken rollouts that a run's learner refused. About 1000 of them are kept, the newest."""
 
     name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
-    """Name of the run; default: the only one on the server"""
+    """Name of the run; default: the only run on the server"""
     run: str | None = None
-    """The same, as the other commands take it"""
+    """Name of the run, the same as RUN"""
     redis: str | None = None
     """Redis URL; default: the environment variable DPPO_REDIS_URL"""
     show: str | None = None
-    """Show one entry whole: the id that the list shows"""
+    """Show the entry with this id in full; the list shows the ids"""
     clear: bool = False
-    """Remove all of them"""
+    """Remove all entries from the quarantine"""
     json: bool = False
-    """Print one JSON object"""
+    """Print the result as one JSON object"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point.
 
     Raises:
-        ConfigurationError: there is no such run or entry, or two options exclude each other.
+        ConfigurationError: the run or entry does not exist, or two options exclude each other.
     """
     options = parse_arguments(QuarantineOptions, argv, "dppo-redis quarantine")
     if options.clear and options.show is not None:
-        raise ConfigurationError("--show and --clear: only one of them")
+        raise ConfigurationError("--show and --clear exclude each other: pass one of them")
     client = connect(find_url(options.redis, Role.OPERATOR), "dppo-quarantine")
     retry = RetryLoop(StopRequest(), deadline_s=INTERACTIVE_PATIENCE_S)
     run = one_run_name(options.name, options.run) or retry.call("list the runs", lambda: only_run(client))
@@ -65,38 +66,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.show is not None:
         entries = [entry for entry in entries if options.show in (entry.id, entry.entry)]
         if not entries:
-            raise ConfigurationError(f"run {run} has no entry {options.show} in quarantine")
+            raise ConfigurationError(
+                f"run {run} has no entry {options.show} in quarantine: leave out --show to list the entries"
+            )
     if options.json:
         print(json.dumps({"run": run, "entries": [as_json(entry) for entry in entries]}))
     elif options.show is not None:
         _show(entries[0])
     else:
-        make_console().print(_listed(run, entries))
+        make_console().print(_entry_table(run, entries))
     return ExitStatus.DONE
 
 
 def as_json(entry: Quarantined) -> dict[str, Any]:
-    """Plain values; the first bytes of the payload in hexadecimal."""
+    """The entry as JSON values; the first bytes of the payload in hexadecimal."""
     return {
         "id": entry.id,
         "entry": entry.entry,
         "reason": entry.reason,
-        "detail": _plain(entry.detail.encode()),
-        "head": {name: _plain(value) for name, value in entry.fields.items()},
+        "detail": _printable(entry.detail.encode()),
+        "head": {name: _printable(value) for name, value in entry.fields.items()},
         "payload_hex": entry.payload.hex(),
     }
 
 
-def _plain(value: bytes) -> str:
-    """Text that is safe to print on a terminal, for any bytes in the stream."""
+def _printable(value: bytes) -> str:
+    """Text that is safe to print on a terminal, from any bytes."""
     return "".join(
         c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in value.decode(errors="replace")
     )
 
 
-def _listed(run: str, entries: Sequence[Quarantined]) -> Table | str:
+def _entry_table(run: str, entries: Sequence[Quarantined]) -> Table | str:
     if not entries:
-        return f"{run}: nothing in quarantine"
+        return f"{run}: the quarantine is empty"
     table = Table(box=None, padding=(0, 2), header_style="dim")
     for column in ("id", "reason", "actor", "seq", "detail", "begins with"):
         table.add_column(column, no_wrap=column == "id")
@@ -110,9 +113,9 @@ def _listed(run: str, entries: Sequence[Quarantined]) -> Table | str:
 
 def _show(entry: Quarantined) -> None:
     print(f"id      {entry.id}\nentry   {entry.entry}\nreason  {entry.reason}")
-    print(f"detail  {_plain(entry.detail.encode())}")
+    print(f"detail  {_printable(entry.detail.encode())}")
     for name, value in entry.fields.items():
-        print(f"  {_plain(name.encode())}: {_plain(value)}")
+        print(f"  {_printable(name.encode())}: {_printable(value)}")
     print(f"payload, its first {len(entry.payload)} bytes:")
     for start in range(0, len(entry.payload), _BYTES_PER_LINE):
         line = entry.payload[start : start + _BYTES_PER_LINE]

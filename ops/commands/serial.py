@@ -1,4 +1,4 @@
-"""`dppo-redis serial`: trains in one process without Redis, with a fleet's collector and update."""
+"""`dppo-redis serial`: trains in one process without Redis, with the same collector and update as a fleet."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ from learner.warm_start import check_before_start
 from ops.fleet.run_directory import RunDirectory, check, claim, prepare, sampling_in
 from ops.fleet.start_decision import decide_start
 from ops.options import SerialOptions
-from ops.screens.run_end import Times, keep, report_finished, status_of_end, with_save_checked
+from ops.screens.run_end import Times, report_finished, status_of_end, with_save_checked, write_results
 from ops.screens.start_table import derived_table
 from ops.screens.tables import (
     RunConsole,
@@ -50,91 +50,93 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
     stop = StopRequest().install()
     try:
         return _main(argv, stop, time.monotonic() if started is None else started)
-    except StoppedError as error:  # while it waited for the directory, or looked at the environment
+    except StoppedError as error:  # while the command waited for the directory, or inspected the environment
         _log.info("%s", error)
         return stop.exit_status
 
 
 def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
-    beginning = decide_start(SerialOptions, argv, "dppo-redis serial", stop)
-    options, directory = beginning.options, beginning.directory
+    start = decide_start(SerialOptions, argv, "dppo-redis serial", stop)
+    options, directory = start.options, start.directory
     if options.resume:
         options = replace(options, age=_age_to_resume(directory, options.age))
     if options.age < 0:
-        raise ConfigurationError(f"age: at least 0 (got {options.age})")
+        raise ConfigurationError(f"--age: must be at least 0 (got {options.age})")
     if options.age and options.config.lock_step:
-        raise ConfigurationError("age and lock_step cannot be used together: lock-step data is always fresh")
+        raise ConfigurationError(
+            "--age and --lock-step exclude each other, as lock-step data is never old: leave one of them out"
+        )
     torch.set_num_threads(1)
     config = options.config
     planned = plan(config, spaces_of(config, stop), serial=True)
     check_evaluation(config, planned.spaces, stop)
     check(directory, resume=bool(options.resume), overwrite=options.overwrite)
-    if config.network.custom is not None:  # which may hang, or crash
+    if config.network.custom is not None:  # a custom network may hang or crash
         try_in_child("the network", partial(check_network, config, planned.description), config, stop)
     check_network(config, planned.description)
     if options.resume:
-        from ops.commands.train import check_resumed  # with Redis, which others need not wait for
+        from ops.commands.train import check_resumed  # imports Redis's client, which takes time
 
         check_resumed(directory, planned, stop)
     else:
         check_before_start(planned, directory.path)
-    if beginning.summary is not None:
-        return report_finished(directory, beginning.summary, as_json=options.json)
-    claim(directory, stop, beginning.lock)
+    if start.summary is not None:
+        return report_finished(directory, start.summary, as_json=options.json)
+    claim(directory, stop, start.lock)
     sampling = f"{_ONE_PROCESS}{options.age}"
     prepare(directory, planned.config_as_used, resume=bool(options.resume), sampling=sampling)
     write_spaces(directory.path, config, planned.spaces)
     console = make_console(progress_stream(options.json), RunConsole)
     console.print(derived_table(config, planned.derived, serial=True))
     serial = make_serial(planned, directory.path, console, stop, options.age, directory.run)
-    ending = _Ending(serial, directory, started, as_json=options.json)
+    end = _RunEnd(serial, directory, started, as_json=options.json)
     failure: DppoError | None = None
     try:
         with Watchdog(
             *(serial.sampling.calls, config.env_timeout_s, stop),
             stopped_status=None,
-            meanwhile=FirstRollouts(serial, planned.derived.rollout_steps).show,
-            farewell=ending.from_watchdog,
+            meanwhile=FirstRolloutsProgress(serial, planned.derived.rollout_steps).show,
+            farewell=end.from_watchdog,
         ):
             serial.run()
     except DppoError as error:
         failure = error
-    return ending.conclude(failure)
+    return end.conclude(failure)
 
 
 def _age_to_resume(directory: RunDirectory, age: int) -> int:
-    """The age with which a resumed run was sampled.
+    """The age of the policies with which a resumed run was sampled before.
 
     Raises:
-        ConfigurationError: the user asks for another age, or a fleet sampled the run.
+        ConfigurationError: the user sets another age, or a fleet sampled the run.
     """
     sampling = sampling_in(directory.path)
     before = sampling.removeprefix(_ONE_PROCESS)
     if not before.isdecimal():
         if sampling:
             raise ConfigurationError(
-                f"{directory.path} holds a run of {sampling}: go on with `dppo-redis train`, "
+                f"{directory.path} holds a run of {sampling}: continue it with `dppo-redis train`, "
                 "or choose another --run-dir"
             )
-        return age  # an earlier release does not say
+        return age  # an earlier release did not record the age
     if age not in (0, int(before)):
-        raise ConfigurationError(f"a resumed run keeps its age, {before}: leave that setting out")
+        raise ConfigurationError(f"a resumed run keeps its age, {before}: leave out --age")
     return int(before)
 
 
 @dataclass(frozen=True)
-class _Ending:
+class _RunEnd:
     """Ends a serial run: writes its last files and prints its summary."""
 
     serial: Serial
     directory: RunDirectory
-    started: float  # monotonic
+    started: float  # by the monotonic clock
     as_json: bool
 
     def conclude(self, failure: DppoError | None) -> int:
-        """Save and report, then close the environments; returns the exit status."""
+        """Save and report, then close the environments. Returns the exit status."""
         status = self._save_and_report(failure)
-        user_code.announce_end(status)  # closing has as long as the guard then gives it
+        user_code.announce_end(status)  # from here the guard limits the time for closing
         self.serial.evaluations.close()
         self.serial.sampling.close()
         if failure is not None:
@@ -142,18 +144,19 @@ class _Ending:
         return status
 
     def from_watchdog(self, reason: str | None) -> None:
-        """Save before the watchdog ends this process; the main thread is in a call of the environment."""
-        self.serial.stop.request()  # should that call return after all
+        """Save before the watchdog ends this process, while the main thread is in a call of the
+        environment."""
+        self.serial.stop.request()  # in case that call returns
         failure = None if reason is None else EnvironmentBrokenError(reason)
         try:
             self._save_and_report(failure)
             if failure is not None:
                 print(f"dppo-redis: {failure}", file=sys.stderr)
-        except Exception as error:  # noqa: BLE001 the process ends in any case
+        except Exception as error:  # noqa: BLE001 the process ends anyway
             _log.error("the final save and summary failed: %s: %s", type(error).__name__, error)
 
     def _save_and_report(self, failure: DppoError | None) -> ExitStatus:
-        """Save, write the summary and the curve, and print the summary; the exit status."""
+        """Save, write the summary and the curve, and print the summary. Returns the exit status."""
         serial = self.serial
         serial.training.metrics.close()
         serial.training.save_last(serial.save)
@@ -161,7 +164,7 @@ class _Ending:
         if failure is not None:
             summary = replace(summary, reason="failed")
         times = Times(self.started, serial.training.first_update_time, serial.ended_at)
-        summary = keep(self.directory, with_save_checked(summary, self.directory), times)
+        summary = write_results(self.directory, with_save_checked(summary, self.directory), times)
         if failure is None:
             serial.console.print(summary_table(summary))
         if self.as_json:
@@ -169,13 +172,14 @@ class _Ending:
         return status_of_end(summary, serial.stop) if failure is None else failure.exit_status
 
 
-class FirstRollouts:
-    """Prints the progress of the first update's rollouts if they take long. For the watchdog's thread."""
+class FirstRolloutsProgress:
+    """Prints the progress of the first update's rollouts if they take long. The watchdog's thread calls
+    it."""
 
     def __init__(self, serial: Serial, rollout_steps: int) -> None:
         self._serial = serial
         self._rollout_steps = rollout_steps
-        self._began: float | None = None  # monotonic, of the first step
+        self._began: float | None = None  # by the monotonic clock, at the first step
         self._next = time.monotonic() + _LINE_PERIOD_S
 
     def show(self) -> None:

@@ -25,26 +25,26 @@ from ops.screens.view import render
 
 @dataclass(frozen=True)
 class StatusOptions:
-    """Show what a run is doing."""
+    """Show the present status of a run."""
 
     name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
-    """Name of the run; default: the only one on the server"""
+    """Name of the run; default: the only run on the server"""
     run: str | None = None
-    """The same, as the other commands take it"""
+    """Name of the run, the same as RUN"""
     redis: str | None = None
     """Redis URL; default: the environment variable DPPO_REDIS_URL"""
     json: bool = False
-    """Print one JSON object"""
+    """Print the status as one JSON object"""
 
 
 def status_json(status: RunStatus) -> dict[str, Any]:
-    """One JSON object."""
+    """The status as a JSON object."""
     evaluation = last_evaluation(status.evaluator, status.evaluation)
     return {
         "run": status.run,
         "state": status.control.state,
         "reason": status.control.reason or None,
-        "learner": {name: _plain(value) for name, value in sorted(status.fields.items())},
+        "learner": {name: _number_or_text(value) for name, value in sorted(status.fields.items())},
         "missing": list(status.keeper.missing),
         "metrics": status.learner.metrics,
         "learner_wait_share": status.learner.learner_wait_share,
@@ -56,13 +56,13 @@ def status_json(status: RunStatus) -> dict[str, Any]:
         "evaluation": None if evaluation is None else to_json(evaluation),
         "evaluator": to_json(status.evaluator),
         "actors": {
-            str(slot): {name: _plain(value) for name, value in report.items()}
+            str(slot): {name: _number_or_text(value) for name, value in report.items()}
             for slot, report in status.actor_fields.items()
         },
     }
 
 
-def _plain(text: str) -> str | int | float:
+def _number_or_text(text: str) -> str | int | float:
     for kind in (int, float):
         try:
             number = kind(text)
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point.
 
     Raises:
-        ConfigurationError: this Redis has no such run.
+        ConfigurationError: this Redis has no run of that name.
     """
     options = parse_arguments(StatusOptions, argv, "dppo-redis status")
     client = connect(find_url(options.redis, Role.MONITOR), "dppo-status")

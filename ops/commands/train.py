@@ -1,4 +1,4 @@
-"""`dppo-redis train`: starts a fleet under supervisord, watches it until the goal, then stops it in order."""
+"""`dppo-redis train`: starts a fleet under supervisord, watches it until its goal, then stops it in order."""
 
 import json
 import logging
@@ -38,17 +38,17 @@ from ops.fleet.supervisor import Fleet
 from ops.options import TrainOptions
 from ops.screens.run_end import (
     Times,
-    keep,
     prepare_to_draw,
     report_finished,
     status_of_end,
     with_save_checked,
+    write_results,
 )
 from ops.screens.start_table import derived_table
 from ops.screens.summary import summarise
 from ops.screens.tables import progress_stream, summary_table
 from ops.screens.view import Screen
-from ops.screens.watch import Losses, Watch, quietly, wait_for_broker
+from ops.screens.watch import FailedServices, Watch, log_redis_errors, wait_for_broker
 
 _log = logging.getLogger("dppo")
 
@@ -59,38 +59,38 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
     stop = StopRequest().install()
     try:
         return _main(argv, stop, time.monotonic() if started is None else started)
-    except StoppedError as error:  # while it waited for a Redis
+    except StoppedError as error:  # while the command waited for Redis
         _log.info("%s", error)
         return stop.exit_status
 
 
 def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
-    beginning = decide_start(TrainOptions, argv, "dppo-redis train", stop)
-    options, directory = beginning.options, beginning.directory
+    start = decide_start(TrainOptions, argv, "dppo-redis train", stop)
+    options, directory = start.options, start.directory
     config = options.config
-    given = base_url(options.redis) if is_url_given(options.redis) else None
-    url = as_role(given, Role.OPERATOR) if given is not None else None
-    if beginning.summary is None:
+    shared_url = base_url(options.redis) if is_url_given(options.redis) else None
+    url = as_role(shared_url, Role.OPERATOR) if shared_url is not None else None
+    if start.summary is None:
         check_limits(needs_of(config, has_server=url is None))
     planned = plan(config, spaces_of(config, stop), serial=False, may_shorten=bool(options.resume))
     check_evaluation(config, planned.spaces, stop)
-    # All checks come before the command writes or removes anything.
+    # All checks come before the command writes or removes files.
     for path in (directory.path, Path.cwd(), Path(sys.executable), options.event_log):
         check_path(path)
-    if url is not None and beginning.summary is None:
+    if url is not None and start.summary is None:
         check_shared(url, options, directory, stop)
     check(directory, resume=bool(options.resume), overwrite=options.overwrite)
-    if _needs_a_try(planned):
+    if _needs_trial(planned):
         try_in_child("the network", partial(_check_network, planned), config, stop)
     if config.init_from is not None and not options.resume:
         try_in_child("init_from", partial(_check_before_start, planned, directory.path), config, stop)
     if options.resume:
         check_resumed(directory, planned, stop)
-    if beginning.summary is not None:
-        return report_finished(directory, beginning.summary, as_json=options.json)
+    if start.summary is not None:
+        return report_finished(directory, start.summary, as_json=options.json)
     if stop.requested:
         return stop.exit_status
-    lock = claim(directory, stop, beginning.lock)
+    lock = claim(directory, stop, start.lock)
     if url is not None:
         prepare_shared(url, options, directory, stop)
     prepare(directory, planned.config_as_used, resume=bool(options.resume))
@@ -99,13 +99,14 @@ def _main(argv: Sequence[str] | None, stop: StopRequest, started: float) -> int:
     screen.print(derived_table(config, planned.derived))
     private_dir = make_private_directory(directory.path)
     try:
-        return _train(options, directory, given, private_dir, lock, screen, stop, started)
+        return _train(options, directory, shared_url, private_dir, lock, screen, stop, started)
     finally:
         shutil.rmtree(private_dir, ignore_errors=True)
 
 
-def _needs_a_try(planned: RunPlan) -> bool:
-    """Whether the learner might refuse the network or the device."""
+def _needs_trial(planned: RunPlan) -> bool:
+    """Whether the learner might refuse the network or the device, so that a child process tries them
+    first."""
     network, observation = planned.config.network, planned.spaces.observation
     inputs = planned.config.frame_stack * observation.size
     large = max(inputs, *network.hidden, network.memory_size) > 1024 or bool(observation.images)
@@ -113,35 +114,35 @@ def _needs_a_try(planned: RunPlan) -> bool:
 
 
 def _check_network(planned: RunPlan) -> None:
-    from learner.build import check_network  # torch, which other starts need not wait for
+    from learner.build import check_network  # imports torch, which takes time
 
     check_network(planned.config, planned.description)
 
 
 def _check_before_start(planned: RunPlan, run_dir: Path) -> None:
-    from learner.warm_start import check_before_start  # torch again
+    from learner.warm_start import check_before_start  # imports torch
 
     check_before_start(planned, run_dir)
 
 
 def check_resumed(directory: RunDirectory, planned: RunPlan, stop: StopRequest) -> None:
-    """Refuse to resume a run with another spec than that of its checkpoints.
+    """Refuse to resume a run whose spec differs from that of its checkpoints.
 
     Raises:
-        ConfigurationError: names the differences.
+        ConfigurationError: the message names the differences.
     """
     config, stored = planned.config, load_toml(directory.files.config)
-    seen = planned.spaces
+    spaces = planned.spaces
     if stored.use_action_mask != config.use_action_mask:
-        seen = inspect_in_child(
+        spaces = inspect_in_child(
             source_of(config),
             use_mask=stored.use_action_mask,
             limit_s=config.env_timeout_s,
             retry_s=config.env_retry_s,
             stop=stop,
         )
-    refuse_another_plan(stored, seen, planned)
-    if config.network.custom is not None:  # can change within a spec: shows only where a checkpoint is loaded
+    refuse_another_plan(stored, spaces, planned)
+    if config.network.custom is not None:  # its class may have changed, which only loading a checkpoint shows
         try_in_child("the network", partial(_load_checkpoint, directory, planned), config, stop)
 
 
@@ -157,15 +158,15 @@ def _load_checkpoint(directory: RunDirectory, planned: RunPlan) -> None:
 def _train(
     options: TrainOptions,
     directory: RunDirectory,
-    given: str | None,
+    shared_url: str | None,
     private_dir: Path,
     lock: int,
     screen: Screen,
     stop: StopRequest,
     started: float,
 ) -> int:
-    broker = embedded(private_dir) if given is None else None
-    address = broker.url if broker is not None else str(given)
+    broker = embedded(private_dir) if shared_url is None else None
+    address = broker.url if broker is not None else str(shared_url)
     plan = FleetPlan(
         run=directory.run,
         run_dir=directory.path,
@@ -178,19 +179,19 @@ def _train(
         event_log=None if options.event_log is None else options.event_log.absolute(),
         evaluator=options.config.evaluation.enabled,
     )
-    fleet = Fleet.start(plan, address, lock)  # each service has the credentials of its own role
+    fleet = Fleet.start(plan, address, lock)  # each service adds the credentials of its own role
     sign(lock, directory.run, fleet.pid)
     client = connect(address if broker is not None else as_role(address, Role.OPERATOR), "dppo-train")
     store = RunStore(client, RunKeys(directory.run))
-    losses = Losses(every_actor_counts=options.config.lock_step)
+    failed_services = FailedServices(every_actor_counts=options.config.lock_step)
     upkeep = SocketUpkeep(fleet, broker.socket if broker is not None else None)
-    watch = Watch(fleet, client, store, screen, stop, losses, upkeep)
+    watch = Watch(fleet, client, store, screen, stop, failed_services, upkeep)
     failure: DppoError | None = None
     try:
         try:
             if broker is not None:
                 wait_for_broker(client, fleet, stop)
-            _say_how_to_join(screen, directory.run, address, broker)
+            _print_how_to_join(screen, directory.run, address, broker)
             with screen:
                 watch.until_the_end()
                 prepare_to_draw()
@@ -198,24 +199,24 @@ def _train(
         except DppoError as error:
             failure = error
             if broker is not None:  # on a shared server `leave_shared` does this
-                quietly(lambda: watch.store.set_state(STOP, "failed"))
+                log_redis_errors(lambda: watch.store.set_state(STOP, "failed"))
         summary = summarise(options.config, watch, directory.path, failed=failure is not None)
     finally:
         fleet.stop()
     if broker is None:
-        quietly(lambda: leave_shared(watch.store, failed=failure is not None))
+        log_redis_errors(lambda: leave_shared(watch.store, failed=failure is not None))
     times = Times(started, watch.first_update_time, watch.ended_at)
-    summary = keep(directory, with_save_checked(summary, directory), times)
+    summary = write_results(directory, with_save_checked(summary, directory), times)
     return _conclude(options, summary, screen, stop, failure)
 
 
-def _say_how_to_join(screen: Screen, run: str, address: str, broker: Broker | None) -> None:
+def _print_how_to_join(screen: Screen, run: str, address: str, broker: Broker | None) -> None:
     shown = shlex.quote(redact(address))
     secret, cli_secret = shown_credentials(address) if broker is None else ("", "")
-    by_hand = f"{cli_secret}{redis_cli(address)}"
-    screen.say(f"another actor:  {secret}dppo-redis actor --redis {shown} --run {run}")
-    screen.say(f"status:         {secret}dppo-redis status --redis {shown} --run {run}")
-    screen.say(f"by hand:        {by_hand} HGETALL {shlex.quote(RunKeys(run).status)}")
+    redis_command = f"{cli_secret}{redis_cli(address)}"
+    screen.print_line(f"another actor:  {secret}dppo-redis actor --redis {shown} --run {run}")
+    screen.print_line(f"status:         {secret}dppo-redis status --redis {shown} --run {run}")
+    screen.print_line(f"by hand:        {redis_command} HGETALL {shlex.quote(RunKeys(run).status)}")
 
 
 def _conclude(
@@ -225,7 +226,7 @@ def _conclude(
     stop: StopRequest,
     failure: DppoError | None,
 ) -> int:
-    """The last words, and the exit status."""
+    """Print the summary; returns the exit status, or raises the failure."""
     if failure is None:
         screen.print(summary_table(summary))
     if options.json:

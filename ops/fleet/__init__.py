@@ -1,4 +1,4 @@
-"""supervisord, the server process and the run directory: what `train` starts and stops.
+"""The fleet that `train` starts and stops: supervisord, the embedded server and the run directory.
 
-No screens, no training.
+This package draws no screens and does not train.
 """

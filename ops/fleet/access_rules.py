@@ -1,4 +1,4 @@
-"""Builds the Redis ACL rules of each role: the least rights that the role's code needs. Pure.
+"""Builds the Redis ACL rules of each role: only the rights that the role's code needs. Pure.
 
 The rules use selectors, because a selector grants commands on its own keys only. Without selectors, SET for
 one key and write access to another key would allow SET on both. Redis 7.0 and Valkey read the same lines.
@@ -11,7 +11,7 @@ from hashlib import sha256
 from dppo_redis.store.credentials import Role
 from dppo_redis.store.keys import RUNS, RunKeys, in_every_run
 
-_EVERYBODY = "ping client|setname select"
+_EVERY_ROLE = "ping client|setname select"
 _KEYLESS = {
     Role.ACTOR: "",
     Role.EVALUATOR: "",
@@ -24,7 +24,7 @@ _ANY_RUN = RunKeys("any")
 
 @dataclass(frozen=True)
 class Grant:
-    """Commands that a role may use on some keys, for reading (R), writing (W) or both."""
+    """Commands that a role may use on some keys, with reading access (R), writing access (W) or both."""
 
     commands: str
     access: str
@@ -109,12 +109,12 @@ def _allowed(commands: str) -> str:
 
 
 def rules_of(role: Role, run: str | None) -> str:
-    """The rules of a role in one run; `run` None: in every run."""
+    """The rules of a role for one run, or for every run if `run` is None."""
     grants = _GRANTS[role](RunKeys(run) if run else _ANY_RUN)
     if run is None:
         grants = [Grant(g.commands, g.access, tuple(in_every_run(key) for key in g.keys)) for g in grants]
     grants += _LIST_OF_RUNS[role]
-    keyless = _allowed(f"{_EVERYBODY} {_KEYLESS[role]}")
+    keyless = _allowed(f"{_EVERY_ROLE} {_KEYLESS[role]}")
     return " ".join(["resetkeys resetchannels -@all", keyless, *(grant.text() for grant in grants)])
 
 
@@ -124,7 +124,8 @@ def user_line(name: str, password: str, rules: str) -> str:
 
 
 def acl_file(users: Sequence[tuple[Role, str, str]], admin: tuple[str, str], run: str | None) -> str:
-    """The text of an ACL file: users as (role, name, password), an administrator, and no other user."""
+    """The text of an ACL file for these users (role, name, password) and an administrator; it locks other
+    users."""
     lines = ["user default off resetpass resetkeys resetchannels -@all"]
     lines += [user_line(name, password, rules_of(role, run)) for role, name, password in users]
     lines.append(user_line(*admin, "~* &* +@all"))

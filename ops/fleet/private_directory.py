@@ -1,7 +1,7 @@
-"""Creates the private directory of a fleet's sockets, and keeps it alive while the fleet runs.
+"""Creates the private directory for a fleet's sockets, and restores its files while the fleet runs.
 
 Systems clean up temporary directories by the age of their files, and a run may last for weeks. So the
-directory lies outside /tmp where possible, its files are touched each hour, and removed sockets are restored.
+directory is outside /tmp if possible, its files are touched each hour, and removed sockets are restored.
 """
 
 import logging
@@ -17,10 +17,10 @@ from pathlib import Path
 from ops.fleet.supervisor import Fleet, FleetError
 
 _LONGEST_PARENT = 60  # the path of a unix socket may have about 100 characters
-_CLEANED = ("/tmp", "/var/tmp")
-_CHECK_S = 1.0
-_FRESHEN_S = 3600.0
-_GRACE_S = 10.0  # until a restored socket has to be there
+_CLEANED_DIRECTORIES = ("/tmp", "/var/tmp")
+_CHECK_PERIOD_S = 1.0
+_TOUCH_PERIOD_S = 3600.0
+_RESTORE_S = 10.0  # time for a service to create its socket again
 _log = logging.getLogger("dppo")
 
 
@@ -33,17 +33,19 @@ def make_private_directory(run_dir: Path) -> Path:
     for parent in (_chosen_directory(), _runtime_directory(), run_dir):
         if parent is not None and len(os.fsencode(parent)) <= _LONGEST_PARENT:
             with suppress(OSError):
-                made = Path(tempfile.mkdtemp(prefix="dppo-", dir=parent))
-                if _takes_sockets(made):
-                    return made
-                shutil.rmtree(made, ignore_errors=True)
+                directory = Path(tempfile.mkdtemp(prefix="dppo-", dir=parent))
+                if _can_hold_sockets(directory):
+                    return directory
+                shutil.rmtree(directory, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix="dppo-", dir=last))
 
 
 def _chosen_directory() -> Path | None:
     """TMPDIR, unless it is one of the directories that systems clean up."""
     chosen = os.environ.get("TMPDIR", "")
-    return Path(chosen).absolute() if chosen and os.path.realpath(chosen) not in _CLEANED else None
+    return (
+        Path(chosen).absolute() if chosen and os.path.realpath(chosen) not in _CLEANED_DIRECTORIES else None
+    )
 
 
 def _runtime_directory() -> Path | None:
@@ -57,8 +59,8 @@ def _runtime_directory() -> Path | None:
     return path if is_ours and not found.st_mode & 0o077 else None
 
 
-def _takes_sockets(directory: Path) -> bool:
-    """Whether a unix socket can be bound in `directory`. Some network and shared file systems refuse."""
+def _can_hold_sockets(directory: Path) -> bool:
+    """Whether a unix socket can be bound in `directory`. Some network file systems refuse it."""
     path = directory / "try.sock"
     with socket.socket(socket.AF_UNIX) as tried:
         try:
@@ -70,28 +72,28 @@ def _takes_sockets(directory: Path) -> bool:
 
 
 class SocketUpkeep:
-    """Touches the sockets of a running fleet and restores removed ones. The watch calls it repeatedly."""
+    """Touches the sockets of a running fleet and restores removed ones. `Watch` calls it repeatedly."""
 
     def __init__(self, fleet: Fleet, broker_socket: Path | None) -> None:
         self._fleet = fleet
         self._directory = fleet.plan.private_dir
         self._broker_socket = broker_socket
-        self._next_check = 0.0  # monotonic, like the next attribute
-        self._next_freshening = time.monotonic() + _FRESHEN_S
+        self._next_check = 0.0  # by the monotonic clock, like `_next_touch`
+        self._next_touch = time.monotonic() + _TOUCH_PERIOD_S
 
     def __call__(self) -> None:
         """Check the sockets, at most once a second."""
         now = time.monotonic()
         if now < self._next_check:
             return
-        self._next_check = now + _CHECK_S
-        if now >= self._next_freshening:
-            self._next_freshening = now + _FRESHEN_S
-            self._freshen()
+        self._next_check = now + _CHECK_PERIOD_S
+        if now >= self._next_touch:
+            self._next_touch = now + _TOUCH_PERIOD_S
+            self._touch_files()
         if self._restore_sockets():
-            self._next_check = now + _GRACE_S
+            self._next_check = now + _RESTORE_S
 
-    def _freshen(self) -> None:
+    def _touch_files(self) -> None:
         for path in (self._directory, *self._directory.glob("*")):
             with suppress(OSError):
                 os.utime(path)
@@ -103,10 +105,10 @@ class SocketUpkeep:
             return False
         self._directory.mkdir(mode=0o700, exist_ok=True)
         if not control.exists():
-            _log.warning("%s was removed: starting the services again", control)
+            _log.warning("%s was removed: restarting all services", control)
             self._fleet.restart_all()
         elif broker is not None:
-            _log.warning("%s was removed: starting the embedded server again", broker)
+            _log.warning("%s was removed: restarting the embedded server", broker)
             with suppress(FleetError):
                 self._fleet.restart("broker")
         return True

@@ -1,4 +1,4 @@
-"""Builds the redis-cli command line for a Redis URL, without secrets. Pure: a URL in, text out."""
+"""Builds the redis-cli command line for a Redis URL, without secrets. Pure."""
 
 import shlex
 from urllib.parse import urlsplit
@@ -9,13 +9,13 @@ _TLS_FLAGS = {"ssl_ca_certs": "--cacert", "ssl_certfile": "--cert", "ssl_keyfile
 
 
 def redis_cli(url: str) -> str:
-    """The command for the server of `url`. With sentinels, the command asks where the primary is now."""
+    """The command for the server of `url`. For sentinels, the command that asks for the present primary."""
     address = read_address(url)
     words = ["redis-cli", *_tls(url, address)]
     if address.sentinels:
         host, port = address.sentinels[0]
         words += ["-h", host, "-p", str(port), "SENTINEL", "GET-MASTER-ADDR-BY-NAME", address.service]
-        return f"{shlex.join(words)}, and there:"
+        return f"{shlex.join(words)}, then with that host and port:"
     options = address.options
     if "path" in options:
         words += ["-s", options["path"]]

@@ -1,7 +1,7 @@
-"""Renders the supervisord configuration of a run. Pure: values in, text out.
+"""Renders the supervisord configuration of a run. Pure.
 
-Every service is a group of its own, so that priorities order the shutdown: actors first, then
-evaluator, learner and broker. Each service waits for Redis by itself; startretries does not.
+Each service is a group of its own, so that priorities set the order of the shutdown: actors first, then
+evaluator, learner and broker. Each service waits for Redis itself; supervisord does not wait for it.
 """
 
 import configparser
@@ -14,9 +14,9 @@ from dppo_redis.artefacts.run_files import RunFiles, event_log_file
 from dppo_redis.errors import ConfigurationError
 
 ACTORS = "actor_"  # prefix of the names of actor processes
-SAMPLING_STOP_WAIT_S = 3  # longer than it takes to end a hanging step, close environments and end leftovers
+SAMPLING_STOP_WAIT_S = 3  # longer than an actor needs to end a hanging step and its child processes
 LEARNER, EVALUATOR = "learner", "evaluator"
-LEARNER_STOP_WAIT_S = 60  # longer than the longest save we allow
+LEARNER_STOP_WAIT_S = 60  # longer than the longest allowed save
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class FleetPlan:
 
     run: str
     run_dir: Path
-    private_dir: Path  # sockets; short, mode 0700
-    working_dir: Path  # where the user's environment modules are found
+    private_dir: Path  # of the sockets; a short path, mode 0700
+    working_dir: Path  # from which services import the user's modules
     python: str
     actors: int
-    broker_command: Sequence[str] | None  # None: the Redis already runs elsewhere
+    broker_command: Sequence[str] | None  # None: the run uses a Redis that already runs
     open_files: int = 1024  # limit of open files that supervisord requires (minfds)
     event_log: Path | None = None  # directory for one file of events for each service
-    evaluator: bool = True  # whether there is one
+    evaluator: bool = True  # whether the fleet has an evaluator
 
     @property
     def files(self) -> RunFiles:
@@ -44,10 +44,11 @@ class FleetPlan:
 
 
 def render(plan: FleetPlan) -> str:
-    """The text of the configuration file. It holds no secrets; services get these from the environment.
+    """The text of the configuration file. It holds no secrets: services read these from environment
+    variables.
 
     Raises:
-        ConfigurationError: a path that supervisord's format cannot hold.
+        ConfigurationError: supervisord's format cannot hold a path.
     """
     paths = (plan.run_dir, plan.private_dir, plan.working_dir, Path(plan.python), plan.event_log)
     for path in paths:
@@ -152,7 +153,7 @@ def _value(value: object) -> str:
 
 
 def private_directory_in(configuration: Path) -> Path | None:
-    """The socket directory that a configuration file names; None without a readable file."""
+    """The socket directory in a configuration file; None if the file is missing or unreadable."""
     parser = configparser.RawConfigParser(strict=False)
     try:
         parser.read_string(configuration.read_text(encoding="utf-8"))
@@ -165,8 +166,10 @@ def check_path(path: Path | None) -> None:
     """Refuse a path that supervisord's format cannot hold.
 
     Raises:
-        ConfigurationError: names the path.
+        ConfigurationError: the message names the path.
     """
     text = str(path)
     if any(mark in text for mark in ("\n", "\r", " ;", " #", "\t")):
-        raise ConfigurationError(f"the path {text!r} holds ' ;', ' #' or a control character: choose another")
+        raise ConfigurationError(
+            f"the path {text!r} contains ' ;', ' #' or a control character: choose another path"
+        )

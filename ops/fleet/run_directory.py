@@ -37,22 +37,22 @@ class RunDirectory:
 
 
 def default_run_name(config: RunConfig) -> str:
-    """A unique name: environment, seed, time, and four random digits for two starts in one second."""
+    """A unique name: environment, seed, time, and four random digits in case two runs start in one second."""
     return f"{stable_run_name(config)}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 def stable_run_name(config: RunConfig) -> str:
-    """A name of environment and seed, which is the same at each start."""
+    """A name from environment and seed, which is the same at each start."""
     kept = (c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in config.env_id)
     env = "".join(kept).strip("-._") or "run"
     return f"{env[:60]}-s{config.seed}"
 
 
 def run_in(directory: Path) -> str | None:
-    """Name of the run that a directory holds; None when it holds none.
+    """The name of the run in a directory; None without a run.
 
     Raises:
-        ConfigurationError: the file that names the run is unreadable.
+        ConfigurationError: the file with the run's name is unreadable.
     """
     file = RunFiles(directory).identity
     try:
@@ -75,7 +75,7 @@ def runs_here() -> list[str]:
 
 
 def sampling_in(directory: Path) -> str:
-    """The command that sampled the run, as passed to `prepare`; "" if an earlier release wrote it."""
+    """How the run was sampled, as passed to `prepare`; "" if an earlier release wrote the directory."""
     values = json.loads(RunFiles(directory).identity.read_text(encoding="utf-8"))
     return str(values.get("sampling", ""))
 
@@ -128,7 +128,7 @@ def check(directory: RunDirectory, *, resume: bool, overwrite: bool) -> None:
     """Refuse a directory that holds another run or foreign files. Writes nothing.
 
     Raises:
-        ConfigurationError: with the remedy.
+        ConfigurationError: the message names the remedy.
     """
     path = directory.path
     try:
@@ -138,22 +138,26 @@ def check(directory: RunDirectory, *, resume: bool, overwrite: bool) -> None:
         raise _unwritable(path, error) from error
     found = run_in(path)
     if found is None:
-        raise ConfigurationError(f"{path} holds files that are not a run's: choose another --run-dir")
+        raise ConfigurationError(f"{path} holds other files than those of a run: choose another --run-dir")
     if not overwrite:
         raise ConfigurationError(f"{path} holds run {found}: pass --resume, --overwrite or another --run-dir")
 
 
 def _is_unused(files: RunFiles) -> bool:
-    """Whether a directory holds at most the lock and configuration of a command killed at its start."""
+    """Whether a directory is empty, or has only the first files of a command that was killed at its start."""
     children = set(files.path.iterdir())
-    begun = {files.lock, files.config, *(temporary_path(file) for file in (files.config, files.identity))}
-    return not children or (files.lock in children and children <= begun)
+    first_files = {
+        files.lock,
+        files.config,
+        *(temporary_path(file) for file in (files.config, files.identity)),
+    }
+    return not children or (files.lock in children and children <= first_files)
 
 
 def claim(directory: RunDirectory, stop: StopRequest | None = None, held: int | None = None) -> int:
     """Create and lock the directory. The caller keeps the returned file descriptor of the lock open.
 
-    `held` is the descriptor if `hold` has already locked the directory.
+    `held` is the lock's descriptor if `lock_existing` has locked the directory.
 
     Raises:
         ConfigurationError: a living run uses it, or it cannot be written.
@@ -170,8 +174,9 @@ def claim(directory: RunDirectory, stop: StopRequest | None = None, held: int | 
     return lock
 
 
-def hold(path: Path, stop: StopRequest) -> int | None:
-    """Lock a directory that a run has used before; None if it holds no lock file. Writes nothing.
+def lock_existing(path: Path, stop: StopRequest) -> int | None:
+    """Lock a directory that has a lock file, and return the descriptor; None without a lock file. Writes
+    nothing.
 
     Raises:
         ConfigurationError, StoppedError: as `claim` does.
@@ -186,7 +191,7 @@ def hold(path: Path, stop: StopRequest) -> int | None:
 def prepare(directory: RunDirectory, config: RunConfig, *, resume: bool, sampling: str = "a fleet") -> None:
     """Write the configuration. Unless the run is resumed, first remove the files of an earlier run.
 
-    `sampling` names what the configuration lacks: which command samples, and how old its policies are.
+    `sampling` describes the command that samples and the age of its policies, which the configuration lacks.
 
     Raises:
         ConfigurationError: the directory cannot be written.

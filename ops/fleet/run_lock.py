@@ -1,8 +1,8 @@
-"""Locks a run's directory, so that one command at a time trains into it.
+"""Locks a run's directory, so that only one command at a time trains in it.
 
-flock tells whether the lock is held; the file's text names the holder. If the holder's command lives, `take`
-raises at once. If only its fleet lives, `take` waits for the fleet's end. On a file system without locks
-the text alone decides.
+flock shows whether the lock is held; the text of the lock file names the holder. If the holder's command
+lives, `take` raises at once. If only its fleet lives, `take` waits for the fleet's end. On a file system
+without locks, `take` relies on the text.
 """
 
 import errno
@@ -20,24 +20,24 @@ from dppo_redis.errors import ConfigurationError, StoppedError
 from dppo_redis.service.shutdown import StopRequest, is_alive
 
 _WAIT_S = 30.0
-_LEAVING_WAIT_S = 90.0  # longer than supervisord waits for all its services
+_ENDING_FLEET_WAIT_S = 90.0  # longer than supervisord waits for all its services
 _POLL_S = 0.2
 _TAKEN = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES)
 _log = logging.getLogger("dppo")
 
 
 class HolderLiveness(Enum):
-    """Which processes of a lock's holder still live."""
+    """Which processes of a lock's holder live."""
 
-    COMMAND = "its command lives"
-    FLEET = "its command is gone, its fleet is not"
-    NONE = "all of it is gone"
-    UNKNOWN = "unknown: it runs on another machine or is of an earlier release"
+    COMMAND = "the command lives"
+    FLEET = "the command has ended, its fleet lives"
+    NONE = "command and fleet have ended"
+    UNKNOWN = "unknown: it runs on another machine, or belongs to an earlier release"
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process of this machine. Its start time tells it from a later process with the same pid."""
+    """A process of this machine. Its start time distinguishes it from a later process with the same pid."""
 
     pid: int
     started: str
@@ -60,7 +60,7 @@ class LockHolder:
     command: Process
     fleet: Process | None
 
-    def life(self) -> HolderLiveness:
+    def liveness(self) -> HolderLiveness:
         if self.host != socket.gethostname():
             return HolderLiveness.UNKNOWN
         if self.command.lives:
@@ -68,7 +68,7 @@ class LockHolder:
         return HolderLiveness.FLEET if self.fleet is not None and self.fleet.lives else HolderLiveness.NONE
 
 
-_ENDED = "ended"  # a zombie: it has ended, and its parent has not waited for it yet
+_ENDED = "ended"  # the start time of a zombie, whose parent has not read its exit status
 
 
 def _started(pid: int) -> str:
@@ -103,7 +103,7 @@ def sign(lock: int, run: str, fleet_pid: int | None = None) -> None:
         os.ftruncate(lock, 0)
         os.pwrite(lock, json.dumps(asdict(holder)).encode(), 0)
     except OSError as error:
-        _log.warning("cannot write into the lock file who holds it: %s", error)
+        _log.warning("cannot write the holder's name into the lock file: %s", error)
 
 
 def take(file: Path, stop: StopRequest) -> int:
@@ -127,26 +127,27 @@ def _wait(lock: int, file: Path, stop: StopRequest) -> None:
     began = time.monotonic()
     has_logged = False
     while True:
-        unable = _try_to_lock(lock)
-        if unable is None:
+        error = _try_to_lock(lock)
+        if error is None:
             return
         holder = read_holder(file)
-        life = HolderLiveness.UNKNOWN if holder is None else holder.life()
-        is_locked = unable.errno in _TAKEN
-        if not is_locked and life in (HolderLiveness.NONE, HolderLiveness.UNKNOWN):
+        liveness = HolderLiveness.UNKNOWN if holder is None else holder.liveness()
+        is_locked = error.errno in _TAKEN
+        if not is_locked and liveness in (HolderLiveness.NONE, HolderLiveness.UNKNOWN):
             _log.warning(
-                "%s: this file system has no locks (%s): a second command could start in this directory",
+                "%s: this file system has no locks (%s): do not start a second command in this directory",
                 file.parent,
-                unable.strerror,
+                error.strerror,
             )
             return
-        longest_s = _LEAVING_WAIT_S if life is HolderLiveness.FLEET else _WAIT_S
-        if life is HolderLiveness.COMMAND or time.monotonic() - began > longest_s:
+        longest_s = _ENDING_FLEET_WAIT_S if liveness is HolderLiveness.FLEET else _WAIT_S
+        if liveness is HolderLiveness.COMMAND or time.monotonic() - began > longest_s:
             raise _in_use(file.parent, holder)
         if not has_logged:
             has_logged = True
             _log.info(
-                "%s is still in use by a fleet that seems to be ending: waiting for its end", file.parent
+                "%s is still in use by a fleet whose command has ended: waiting for the fleet's end",
+                file.parent,
             )
         stop.sleep(_POLL_S)
         if stop.requested:
@@ -165,5 +166,5 @@ def _try_to_lock(lock: int) -> OSError | None:
 def _in_use(directory: Path, holder: LockHolder | None) -> ConfigurationError:
     who = "" if holder is None else f", process {holder.command.pid} on {holder.host}"
     return ConfigurationError(
-        f"{directory} is in use by a living run{who}: stop that one, or choose another --run-dir"
+        f"{directory} is in use by a living run{who}: stop it, or choose another --run-dir"
     )

@@ -1,8 +1,8 @@
 """`python -m ops.fleet.run_tied COMMAND ...`: runs a command that ends when its parent process ends.
 
-The broker needs this because it is not our code. On Linux this process replaces itself with the command:
-the kernel keeps the parent-death signal across exec, and no process is added. Elsewhere this process stays
-and passes SIGTERM on.
+The broker needs this, since it does not watch its parent itself. On Linux this process replaces itself with
+the command: the kernel keeps the parent-death signal across exec. On other systems this process stays and
+passes SIGTERM and SIGINT on.
 """
 
 import os
@@ -14,8 +14,8 @@ from types import FrameType
 from dppo_redis.service.shutdown import die_with_parent
 
 
-def stay_beside(command: list[str]) -> int:
-    """Run a command to its end; SIGTERM and SIGINT are passed on to it."""
+def run_and_pass_signals_on(command: list[str]) -> int:
+    """Run a command to its end. SIGTERM and SIGINT end the command."""
     child = subprocess.Popen(command)
 
     def pass_on(_number: int, _frame: FrameType | None) -> None:
@@ -31,4 +31,4 @@ if __name__ == "__main__":
     if sys.platform == "linux":
         os.execv(sys.argv[1], sys.argv[1:])
     else:
-        sys.exit(stay_beside(sys.argv[1:]))
+        sys.exit(run_and_pass_signals_on(sys.argv[1:]))

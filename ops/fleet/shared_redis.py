@@ -19,10 +19,10 @@ _log = logging.getLogger("dppo")
 
 
 def check_shared(url: str, options: TrainOptions, directory: RunDirectory, stop: StopRequest) -> None:
-    """Refuse a Redis that cannot be reached or used, and a run name that is taken; nothing is written.
+    """Refuse a Redis that cannot be reached or used, and a run name that is taken. Writes nothing.
 
     Raises:
-        ConfigurationError, UnavailableError: with the remedy.
+        ConfigurationError, UnavailableError: the message names the remedy.
     """
     client = connect(url, "dppo-train")
     retry = RetryLoop(stop, deadline_s=INTERACTIVE_PATIENCE_S)
@@ -37,7 +37,7 @@ def check_shared(url: str, options: TrainOptions, directory: RunDirectory, stop:
 
 
 def prepare_shared(url: str, options: TrainOptions, directory: RunDirectory, stop: StopRequest) -> None:
-    """Take the name of the run; remove or reopen what an earlier run of this name left in Redis.
+    """Take the name of the run; remove or reopen the keys of an earlier run of this name in Redis.
 
     Raises:
         ConfigurationError: another command took the name in the meantime.
@@ -56,26 +56,30 @@ def prepare_shared(url: str, options: TrainOptions, directory: RunDirectory, sto
 def leave_shared(store: RunStore, *, failed: bool) -> None:
     """Let the keys of an ended run expire. If another learner leads the run, leave the keys to it."""
     leader = living_leader(store.lease, StopRequest())
-    leader = leader and living_leader(store.lease, StopRequest())  # our own learner may be about to end
+    leader = leader and living_leader(
+        store.lease, StopRequest()
+    )  # our own learner may have been ending during the first check
     if leader:
-        _log.warning("run %s is led by %s: not touching its keys", store.keys.run, leader)
+        _log.warning(
+            "the keys of run %s stay as they are: another learner, %s, leads it", store.keys.run, leader
+        )
         return
     if failed:
         store.set_state(STOP, "failed")
     store.retire()
 
 
-def living_leader(look: Callable[[], HolderReading], stop: StopRequest) -> str:
-    """The learner that renews the lease while this function watches; empty if no learner does."""
-    return living_holder(look, _LEASE_CHECK_S, stop, changes_hands=True) or ""
+def living_leader(read: Callable[[], HolderReading], stop: StopRequest) -> str:
+    """The learner that renews the lease during the next seconds; empty if no learner does."""
+    return living_holder(read, _LEASE_CHECK_S, stop, changes_hands=True) or ""
 
 
 def _refuse_living_learner(store: RunStore, retry: RetryLoop, stop: StopRequest) -> None:
-    leader = living_leader(lambda: retry.call("look at the lease", store.lease), stop)
+    leader = living_leader(lambda: retry.call("read the lease", store.lease), stop)
     if leader:
         raise ConfigurationError(
-            f"run {store.keys.run} is led by a living learner, {leader}: "
-            "stop that one, or choose another --run"
+            f"the learner {leader} leads run {store.keys.run} at present: "
+            "stop that learner, or choose another --run"
         )
 
 

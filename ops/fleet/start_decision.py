@@ -1,4 +1,4 @@
-"""Decides how a training command starts: a new run, a resumed run, or a finished run with nothing to train.
+"""Decides how a training command starts: with a new run, a resumed run, or a finished run.
 
 `--resume` requires a run that can be resumed. `--resume auto` resumes a run if the directory holds one and
 starts a new run otherwise, so the same command line serves the first start and each restart after a
@@ -18,7 +18,7 @@ from dppo_redis.protocol.report_fields import from_json
 from dppo_redis.protocol.reports import RunSummary
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.keys import check_run_name
-from ops.fleet.run_directory import RUNS, RunDirectory, choose, hold, run_in, stable_run_name
+from ops.fleet.run_directory import RUNS, RunDirectory, choose, lock_existing, run_in, stable_run_name
 from ops.fleet.run_lock import read_holder
 from ops.options import SerialOptions, TrainOptions, read_options, read_options_of_run
 
@@ -32,12 +32,12 @@ class StartDecision(Generic[T]):
 
     options: T  # `resume` and `overwrite` hold the decision
     directory: RunDirectory
-    lock: int | None  # file descriptor of the directory's lock; None: the lock file did not exist
-    summary: RunSummary | None = None  # the run is finished: there is nothing to train
+    lock: int | None  # file descriptor of the directory's lock; None if there was no lock file
+    summary: RunSummary | None = None  # of a finished run, which needs no more training
 
 
 def decide_start(kind: type[T], argv: Sequence[str] | None, prog: str, stop: StopRequest) -> StartDecision[T]:
-    """Read the command line, wait until its directory is free, and decide by what the directory holds.
+    """Read the command line, wait until its directory is free, and decide by the directory's files.
 
     Raises:
         ConfigurationError: a bad option, nothing to resume, or a directory that is in use.
@@ -49,10 +49,10 @@ def decide_start(kind: type[T], argv: Sequence[str] | None, prog: str, stop: Sto
         name = stable_run_name(options.config) + ("-serial" if isinstance(options, SerialOptions) else "")
     lock = None
     if options.resume and (options.run_dir or name):
-        lock = hold((options.run_dir or RUNS / check_run_name(name or "")).absolute(), stop)
+        lock = lock_existing((options.run_dir or RUNS / check_run_name(name or "")).absolute(), stop)
     try:
         if options.resume == "auto":
-            return _find_automatically(options, argv, prog, str(name), lock)
+            return _decide_automatically(options, argv, prog, str(name), lock)
         directory = choose(options.config, options.run, options.run_dir, bool(options.resume))
     except ConfigurationError:
         if lock is not None:
@@ -61,7 +61,7 @@ def decide_start(kind: type[T], argv: Sequence[str] | None, prog: str, stop: Sto
     return StartDecision(options, directory, lock)
 
 
-def _find_automatically(
+def _decide_automatically(
     options: T, argv: Sequence[str] | None, prog: str, name: str, lock: int | None
 ) -> StartDecision[T]:
     path = (options.run_dir or RUNS / name).absolute()
@@ -70,27 +70,29 @@ def _find_automatically(
     if found is not None and options.run not in (None, found):
         raise ConfigurationError(f"{path} holds run {found}, not {options.run}")
     if found is not None and resumable_files(files.checkpoints):
-        going_on = read_options_of_run(type(options), argv, prog, files.config)
+        resumed = read_options_of_run(type(options), argv, prog, files.config)
         directory = RunDirectory(found, path)
-        summary = _of_finished(files, going_on.config)
+        summary = _summary_if_finished(files, resumed.config)
         if summary is None:
             _log.info("run %s in %s continues", found, path)
-        return StartDecision(replace(going_on, resume="last"), directory, lock, summary)
+        return StartDecision(replace(resumed, resume="last"), directory, lock, summary)
     holder = read_holder(files.lock)
-    earlier = found or (None if holder is None else holder.run)  # killed before its first checkpoint
+    earlier = found or (
+        None if holder is None else holder.run
+    )  # of a command that was killed before its first checkpoint
     directory = RunDirectory(check_run_name(options.run or earlier or name), path)
     if earlier is not None:
         _log.info(
-            "run %s in %s was started before and has no checkpoint: it starts from the beginning",
+            "run %s in %s has no checkpoint: it starts again from the beginning",
             earlier,
             path,
         )
-    is_ours = earlier == directory.run
-    return StartDecision(replace(options, resume="", overwrite=is_ours), directory, lock)
+    is_same_run = earlier == directory.run
+    return StartDecision(replace(options, resume="", overwrite=is_same_run), directory, lock)
 
 
-def _of_finished(files: RunFiles, config: RunConfig) -> RunSummary | None:
-    """The summary of a finished run that has also reached the goal of `config`; else None."""
+def _summary_if_finished(files: RunFiles, config: RunConfig) -> RunSummary | None:
+    """The summary of a run that is finished and has reached the goal of `config`; else None."""
     try:
         summary = from_json(RunSummary, files.summary.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
 """`python -m ops.fleet.supervised CONFIGURATION DIRECTORY`: runs supervisord until its parent command ends.
 
 When the command is killed, supervisord gets SIGTERM, stops the fleet in order and removes the private
-DIRECTORY (sockets). When a service ends, this process writes there how it ended, for the service's next
-process, and ends the processes that the service left behind, for example simulators.
+DIRECTORY (sockets). When a service ends, this process records the end there for the service's next process,
+and ends the processes that the service left behind, for example simulators.
 """
 
 import contextlib
@@ -24,13 +24,17 @@ from dppo_redis.service.descendants import adopt_orphans, descendants
 from dppo_redis.service.ending import end_all
 from dppo_redis.service.service_deaths import DIRECTORY_VARIABLE, file_of, read_file, was_own_end, write_file
 from dppo_redis.service.shutdown import PARENT_PID_VARIABLE, die_with_parent
-from ops.fleet.last_log_line import last_words
+from ops.fleet.last_log_line import reason_in_log
 
-_OURS = ("actor", "evaluator", "learner")  # first parts of the names of services that run the user's code
+_WITH_USER_CODE = (
+    "actor",
+    "evaluator",
+    "learner",
+)  # starts of the names of services that run the user's code
 
 
-class _ForgivingStream(io.TextIOBase):
-    """Standard error that a full disk does not turn into an exception.
+class _SafeStream(io.TextIOBase):
+    """Standard error that ignores errors of a full disk.
 
     supervisord writes to standard error when it cannot write a log. An exception there would end
     supervisord and with it the fleet.
@@ -58,54 +62,55 @@ class EndedServices:
         finish = Subprocess.finish
 
         def finish_and_record(process: Any, pid: int, wait_status: int) -> None:
-            was_asked, lived_s = process.killing, time.time() - process.laststart
+            was_stopped, lived_s = process.killing, time.time() - process.laststart
             with contextlib.suppress(Exception):
                 wait_status = self.true_status(
                     process.config.name, wait_status, Path(process.config.stdout_logfile)
                 )
             finish(process, pid, wait_status)
-            with contextlib.suppress(Exception):  # supervisord must live
+            with contextlib.suppress(Exception):  # supervisord must not end
                 self._services = lambda: list(process.config.options.pidhistory)
-                if not was_asked:
-                    self._note(process.config.name, wait_status, lived_s, process.config.stdout_logfile)
+                if not was_stopped:
+                    self._record_end(process.config.name, wait_status, lived_s, process.config.stdout_logfile)
                 self._end_leftovers()
 
         Subprocess.finish = finish_and_record
 
     def true_status(self, service: str, wait_status: int, log: Path) -> int:
-        """The wait status to record. A service of ours announces that it is done before it exits with 0.
+        """The wait status to record. A service that is done announces it before it exits with 0.
 
-        Without that announcement the user's code ended the process: the status is ENVIRONMENT_BROKEN.
+        Without the announcement, the user's code ended the process, and the status is ENVIRONMENT_BROKEN.
         """
-        is_own = was_own_end(self._directory, service)
-        if wait_status or is_own or not service.startswith(_OURS):
+        is_announced = was_own_end(self._directory, service)
+        if wait_status or is_announced or not service.startswith(_WITH_USER_CODE):
             return wait_status
         with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as stream:
             stream.write("the environment ended this process, with exit status 0\n")
         return ExitStatus.ENVIRONMENT_BROKEN << 8
 
-    def _note(self, service: str, wait_status: int, lived_s: float, log: str) -> None:
+    def _record_end(self, service: str, wait_status: int, lived_s: float, log: str) -> None:
         file = file_of(self._directory, service)
-        write_file(file, read_file(file).after(wait_status, lived_s, last_words(Path(log))))
+        write_file(file, read_file(file).after(wait_status, lived_s, reason_in_log(Path(log))))
 
     def _end_leftovers(self) -> None:
-        """End this process's orphans: services adopt their own, so an ended service left these behind."""
-        if left := self._left():
-            # In a thread, because supervisord must not wait. Only these pids: a service may start meanwhile.
-            threading.Thread(target=_end_these, args=(left,), daemon=True).start()
+        """End the processes that ended services left behind. A running service adopts its own orphans."""
+        if left := self._leftovers():
+            # In a thread, so that supervisord does not wait. Only these pids, since a service may
+            # start meanwhile.
+            threading.Thread(target=_end_processes, args=(left,), name="end leftovers", daemon=True).start()
 
-    def _left(self) -> set[int]:
+    def _leftovers(self) -> set[int]:
         if self._services is None:
             return set()
         services = set(self._services())
         return descendants() - services.union(*map(descendants, services))
 
     def close(self) -> None:
-        """End all processes that are left after the end of the fleet."""
-        end_all(self._left)
+        """End all processes that remain after the end of the fleet."""
+        end_all(self._leftovers)
 
 
-def _end_these(pids: set[int]) -> None:
+def _end_processes(pids: set[int]) -> None:
     known = set(pids)
 
     def find() -> set[int]:
@@ -121,7 +126,7 @@ def main(configuration: str, directory: str) -> None:
     adopt_orphans()
     os.environ[PARENT_PID_VARIABLE] = str(os.getpid())  # inherited by every service
     os.environ[DIRECTORY_VARIABLE] = directory
-    sys.stderr = cast(TextIO, _ForgivingStream(sys.stderr))
+    sys.stderr = cast(TextIO, _SafeStream(sys.stderr))
     ended = EndedServices(Path(directory))
     ended.install()
     try:

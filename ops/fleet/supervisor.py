@@ -1,4 +1,4 @@
-"""Starts supervisord, asks it for its processes' states, and stops it. Uses supervisor's own RPC."""
+"""Starts supervisord, reads its processes' states, and stops it. Uses supervisor's own RPC."""
 
 import contextlib
 import http.client
@@ -28,7 +28,7 @@ _ALIVE = ("STARTING", "RUNNING", "BACKOFF", "STOPPING")
 
 
 class FleetError(DppoError):
-    """supervisord did not start, or no longer answers."""
+    """supervisord did not start, or does not answer any more."""
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,15 @@ class Fleet:
         fleet lives.
 
         Raises:
-            FleetError: it does not answer; the message holds the end of its log.
+            FleetError: it does not answer; the message holds the cause from its log.
         """
         plan.files.logs.mkdir(parents=True, exist_ok=True)
         configuration = plan.files.fleet
         configuration.write_text(render(plan), encoding="utf-8")
-        # Our own packages come first, from any working directory. The URL may hold a password.
+        # Our packages come first in any working directory. The URL may hold a password, so it is no argument.
         packages = str(Path(__file__).resolve().parents[2])
         paths = [packages, *filter(None, [os.environ.get("PYTHONPATH")])]
-        # The embedded server asks for no password; credentials in the environment are for another server.
+        # The embedded server needs no password: credentials in environment variables are for another server.
         not_inherited = VARIABLES if plan.broker_command is not None else ()
         environment = {
             **{name: value for name, value in os.environ.items() if name not in not_inherited},
@@ -105,7 +105,7 @@ class Fleet:
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 pass_fds=(lock,),
-                start_new_session=True,  # Ctrl-C reaches this command alone, which stops the fleet in order
+                start_new_session=True,  # Ctrl-C reaches only this command, which stops the fleet in order
             )
         fleet = Fleet(plan, process)
         fleet._wait_until_it_answers()
@@ -115,12 +115,12 @@ class Fleet:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
-                self._ask("getState")
+                self._call("getState")
                 return
             except FleetError:
                 time.sleep(0.05)
         self.stop()
-        raise FleetError(f"supervisord did not start: {last_line(self.plan.files.fleet_errors)}")
+        raise FleetError(f"supervisord did not start: {cause_in_log(self.plan.files.fleet_errors)}")
 
     def processes(self) -> Mapping[str, ProcessState]:
         """The state of every process, by name.
@@ -128,7 +128,7 @@ class Fleet:
         Raises:
             FleetError: supervisord does not answer.
         """
-        infos = cast(list[dict[str, Any]], self._ask("getAllProcessInfo"))
+        infos = cast(list[dict[str, Any]], self._call("getAllProcessInfo"))
         return {
             info["name"]: ProcessState(
                 info["name"], info["statename"], info["exitstatus"], info["pid"], Path(info["stdout_logfile"])
@@ -151,20 +151,22 @@ class Fleet:
         """Make supervisord create its socket again. This restarts all its processes.
 
         Raises:
-            FleetError: it does not answer afterwards.
+            FleetError: supervisord does not answer afterwards.
         """
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGHUP)
         self._transport.close()
         self._wait_until_it_answers(_STOP_TIMEOUT_S)
 
-    def _ask(self, method: str, *arguments: Any) -> Any:
+    def _call(self, method: str, *arguments: Any) -> Any:
         try:
             return getattr(self._proxy.supervisor, method)(*arguments)
         except (OSError, http.client.HTTPException, xmlrpc.client.Error) as error:
-            self._transport.close()  # else the transport keeps using the broken connection
+            self._transport.close()  # otherwise the transport would use the broken connection again
             log = self.plan.files.log("supervisord")
-            raise FleetError(f"supervisord does not answer, was it killed? ({error}; log: {log})") from error
+            raise FleetError(
+                f"supervisord does not answer; it was probably killed ({error}; log: {log})"
+            ) from error
 
     def stop(self) -> None:
         """Stop all services in order and wait for their end."""
@@ -181,24 +183,27 @@ class Fleet:
         self._process.wait()
 
     def _wake(self) -> None:
-        """Connect to supervisord and hang up, which wakes its loop. The loop sleeps up to a second, and takes
-        one step of an ordered shutdown each time it wakes."""
+        """Wake supervisord's loop by a connection that closes at once.
+
+        The loop sleeps up to a second, and does one step of the shutdown each time it wakes.
+        """
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_WAKE_PERIOD_S)
             connection.connect(str(self.plan.control_socket))
 
-    def stop_sampling(self) -> None:
-        """Send SIGTERM to actors and evaluator without waiting: a blocked one reacts to nothing else."""
+    def signal_samplers(self) -> None:
+        """Send SIGTERM to actors and evaluator without waiting. A process in a hanging call reacts to nothing
+        else."""
         for group in ("actor", "evaluator"):
             with contextlib.suppress(FleetError):
-                self._ask("stopProcessGroup", group, False)
+                self._call("stopProcessGroup", group, False)
 
 
-def last_line(log: Path) -> str:
-    """The line of a log that gives the cause: the last `Error:` line of supervisord, else the last line."""
+def cause_in_log(log: Path) -> str:
+    """The line of a log with the cause: the last line that begins with `Error:`, else the last line."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     except OSError as error:
-        return f"(no log: {error.strerror})"
+        return f"(the log cannot be read: {error.strerror})"
     errors = [line for line in lines if line.startswith("Error:")]
     return (errors or lines or ["(its log is empty)"])[-1].strip()

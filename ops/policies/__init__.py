@@ -1,4 +1,4 @@
-"""Loads a trained policy, films it, and writes it as a graph, for the commands.
+"""Loads a trained policy, and writes videos and ONNX graphs of it, for the commands.
 
 No training, no Redis.
 """

@@ -16,9 +16,9 @@ from ops.policies.graph_ports import torch_type
 
 
 class ObservationEncoder(nn.Module):
-    """Encodes the parts of an observation, by name, [B, (k,) *shape] each, as a network's inputs.
+    """Encodes the named parts of an observation, each [B, (k,) *shape], as a network's inputs.
 
-    The same numbers as `features`, `images` and `mask` of `dppo_redis.spaces.features` give.
+    It computes the same numbers as `features`, `images` and `mask` of `dppo_redis.spaces.features`.
     """
 
     def __init__(self, weights: Weights, spec: Spec) -> None:
@@ -36,16 +36,17 @@ class ObservationEncoder(nn.Module):
 
     def forward(self, fields: dict[str, Tensor]) -> Inputs:
         """The network's inputs, `vector` [B, F] and images [B, k C, H, W], from parts [B, (k,) *shape]."""
-        some = next(iter(fields.values()))
+        first_field = next(iter(fields.values()))
         parts = [self._encode(part, fields[part["name"]]) for part in self.numbers]
-        rows = some.shape[0]
+        rows = first_field.shape[0]
         vector = torch.cat(parts, dim=-1).reshape(rows, -1) if parts else torch.zeros((rows, 0))
         pictures = tuple(self._picture(part, fields[part["name"]]) for part in self.pictures)
         allowed = None if self.mask is None else fields[self.mask["name"]].reshape(rows, -1) > 0
         return Inputs(vector, pictures, allowed)
 
     def _encode(self, part: dict[str, Any], x: Tensor) -> Tensor:
-        """[B, k, length], frames one by one: a network reads whole frames side by side."""
+        """One part as [B, k, length]: frames stay separate, since the network reads whole frames side by
+        side."""
         x = x.reshape(x.shape[0], self.frames, -1)
         if part["encoding"] == "one-hot":
             return torch.cat(list(_one_hot(part, x)), dim=-1)
@@ -58,7 +59,7 @@ class ObservationEncoder(nn.Module):
         return ((x - mean) * inverse_std).clamp(-scale["clip"], scale["clip"])
 
     def _picture(self, part: dict[str, Any], x: Tensor) -> Tensor:
-        """[B, k C, H, W] bytes; the network divides them."""
+        """An image part as [B, k C, H, W] bytes; the network scales them."""
         x = x.to(torch.uint8).reshape(x.shape[0], self.frames, *part["shape"])
         if part["channels"] == "last":
             x = x.movedim(-1, -3)
@@ -66,21 +67,21 @@ class ObservationEncoder(nn.Module):
 
 
 def _one_hot(part: dict[str, Any], x: Tensor) -> Iterator[Tensor]:
-    """[B, k, n] of each category; one that its space does not have counts as the nearest, as for actors."""
+    """[B, k, n] for each category. A value outside its space becomes the nearest one, as in actors."""
     for index, (n, start) in enumerate(zip(part["n"], part["start"], strict=True)):
         place = (x[..., index : index + 1].to(torch.int64) - start).clamp(0, n - 1)
         yield (place == torch.arange(n)).to(torch.float32)
 
 
 class GreedyActions(nn.Module):
-    """Logits and means [B, outputs] to the parts of the greedy action, as the environment takes them."""
+    """Maps logits and means [B, outputs] to the parts of the greedy action, as `env.step` takes them."""
 
     def __init__(self, heads: list[dict[str, Any]]) -> None:
         super().__init__()
         self.heads = heads
 
     def forward(self, outputs: Tensor) -> tuple[Tensor, ...]:
-        """[B, *shape] of each head."""
+        """The action part [B, *shape] of each head."""
         return tuple(
             self._act(head, outputs[:, head["offset"] : head["offset"] + head["length"]])
             for head in self.heads
@@ -98,5 +99,5 @@ class GreedyActions(nn.Module):
         return action.to(torch_type(head["dtype"])).reshape(x.shape[0], *head["shape"])
 
 
-def _bounds(values: list[float | None], without: float) -> Tensor:
-    return torch.tensor([without if one is None else one for one in values], dtype=torch.float64)
+def _bounds(values: list[float | None], unbounded: float) -> Tensor:
+    return torch.tensor([unbounded if value is None else value for value in values], dtype=torch.float64)

@@ -13,7 +13,7 @@ OUTPUTS = "outputs"
 MEMORY = "memory"
 MEMORY_AFTER = "memory_after"
 _ACTION = "action"
-_TORCH_TYPES = {  # those of numpy that ONNX and torch have under the same name
+_TORCH_TYPES = {  # numpy's types that ONNX and torch have under the same name
     name: getattr(torch, name)
     for name in (
         *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
@@ -24,21 +24,21 @@ _TORCH_TYPES = {  # those of numpy that ONNX and torch have under the same name
 
 @dataclass(frozen=True)
 class Port:
-    """One input: a part of the observation, or the memory."""
+    """One input of the graph: a part of the observation, or the memory."""
 
     name: str
-    field: str | None  # of the observation; None is the memory
+    field: str | None  # of the observation; None for the memory
     path: tuple[str | int, ...]  # keys and indices that lead to the part
-    shape: tuple[int, ...]  # behind the batch's axis; with frame stacking the frames stand first
+    shape: tuple[int, ...]  # without the batch axis; with frame stacking, frames come first
     dtype: str
-    frames: int = 1  # how many observations it takes
+    frames: int = 1  # number of stacked observations
 
     def example(self, rows: int) -> Tensor:
         """A tensor [rows, *shape] of ones."""
         return torch.ones((rows, *self.shape), dtype=_TORCH_TYPES[self.dtype])
 
     def to_json(self) -> dict[str, Any]:
-        """Its entry in an export's description."""
+        """The input's entry in an export's description."""
         return {
             "field": self.field,
             "path": None if self.field is None else list(self.path),
@@ -51,7 +51,7 @@ class Port:
 def input_ports(spec: Spec) -> list[Port]:
     """The inputs in the order of the layout: the parts of an observation, the mask, the memory.
 
-    A part is named as in the environment; where that is the name of another port, as `observation.NAME`.
+    A part has its name in the environment, or `observation.NAME` if another port has that name.
     """
     layout = layout_of(spec)
     taken = {MEMORY, *output_ports(spec)}
@@ -62,7 +62,7 @@ def input_ports(spec: Spec) -> list[Port]:
             name = f"observation.{name}"
         taken.add(name)
         dtype = part["dtype"] if part["dtype"] in _TORCH_TYPES else "float64"
-        # The mask that counts is that of the newest frame.
+        # Only the mask of the newest frame is used.
         count = 1 if part is layout["mask"] else spec.frame_stack
         shape = (count, *part["shape"]) if count > 1 else tuple(part["shape"])
         ports.append(Port(name, part["name"], tuple(part["path"]), shape, dtype, count))
@@ -81,7 +81,7 @@ def output_ports(spec: Spec) -> dict[str, dict[str, Any]]:
         ports[MEMORY_AFTER] = {"shape": ["batch", layout["memory"]["size"]], "dtype": "float32"}
     for head in layout["output"]:
         name = _ACTION if not head["path"] else f"{_ACTION}.{head['name']}"
-        while name in ports:  # two parts of an action may have one name: a.b, and b inside a
+        while name in ports:  # two parts of an action may have the same name: "a.b", and "b" inside "a"
             name = f"{name}'"
         ports[name] = {
             "path": head["path"],
@@ -92,6 +92,6 @@ def output_ports(spec: Spec) -> dict[str, dict[str, Any]]:
 
 
 def torch_type(dtype: str) -> torch.dtype:
-    """The torch type of an environment's array; float64 for a type that torch does not have."""
+    """The torch type for an array's dtype; float64 for a dtype that torch does not have."""
     found: torch.dtype = _TORCH_TYPES.get(dtype, torch.float64)
     return found

@@ -16,10 +16,10 @@ def under_limit(join: JoinSettings, stop: StopRequest) -> Iterator[CallClock]:
     A call that does not return after a stop request also ends the process, with the stop's exit status.
     """
 
-    def say(reason: str | None) -> None:
+    def print_reason(reason: str | None) -> None:
         if reason is not None:
             print(f"dppo-redis: {reason}: env_timeout_s is {join.env_timeout_s:g} s", file=sys.stderr)
 
     calls = CallClock()
-    with Watchdog(calls, join.env_timeout_s, stop, stopped_status=None, farewell=say):
+    with Watchdog(calls, join.env_timeout_s, stop, stopped_status=None, farewell=print_reason):
         yield calls

@@ -1,4 +1,4 @@
-"""Chooses and loads the policy of a run, for `evaluate`, `enjoy` and `export`."""
+"""Chooses and loads the policy of a run, for `evaluate`, `enjoy`, `export` and `dppo_redis.load`."""
 
 import logging
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from dppo_redis.protocol.spec import RunDescription, Spec, join_settings
 from dppo_redis.protocol.weights import Weights
 from dppo_redis.service.shutdown import StopRequest
 from ops.fleet.run_directory import run_in
+from ops.policies.which_run import not_a_run
 
 _log = logging.getLogger("dppo")
 
@@ -29,10 +30,10 @@ class LoadedPolicy:
     run: str
     description: RunDescription
     weights: Weights
-    checkpoint: str = "best"  # which one it is
+    checkpoint: str = "best"  # best, last, or the path of a file
 
     def policy(self) -> ActingPolicy:
-        """Ready to act.
+        """Build the acting policy.
 
         Raises:
             ConfigurationError: the weights do not fit the spec.
@@ -44,41 +45,41 @@ class LoadedPolicy:
 
 
 def check_playing(episodes: int, seed: int) -> None:
-    """Refuse a number of episodes or a seed that cannot be played.
+    """Refuse a number of episodes or a seed that is too small.
 
     Raises:
         ConfigurationError: names the option.
     """
     if episodes < 1:
-        raise ConfigurationError(f"episodes: at least 1 (got {episodes})")
+        raise ConfigurationError(f"episodes: must be at least 1 (got {episodes})")
     if seed < 0:
-        raise ConfigurationError(f"seed: at least 0 (got {seed})")
+        raise ConfigurationError(f"seed: must be at least 0 (got {seed})")
 
 
 def load_policy(
     directory: Path, checkpoint: str, stop: StopRequest | None = None, *, to_play: bool = True
 ) -> LoadedPolicy:
-    """The policy in a run's directory or an export.
+    """Load the policy of a run's directory or of an export.
 
     `checkpoint` is best (of the evaluations during training; of a run without a complete one, the newest
     checkpoint), last (the newest checkpoint), a checkpoint file of the run, or the directory of an export
-    that fits it. To play with it the environment is looked at as it is installed here; otherwise it need not
-    be installed.
+    that fits it. With `to_play` the function inspects the environment that is installed here; otherwise the
+    environment need not be installed.
 
     Raises:
-        EnvironmentBrokenError, StoppedError: of looking at the environment.
-        ConfigurationError: there is none, or it is damaged, or of another run or spec.
+        EnvironmentBrokenError, StoppedError: the inspection of the environment failed or was stopped.
+        ConfigurationError: there is no policy, or it is damaged, or belongs to another run or spec.
     """
     if is_export(directory):
         return _from_export(directory, checkpoint, stop, to_play=to_play)
     run = run_in(directory)
     if run is None:
-        raise ConfigurationError(f"{directory} holds no run and no export")
+        raise not_a_run(directory)
     config = load_toml(RunFiles(directory).config)
-    look = partial(spaces_of, stop=stop)
-    description = describe(config, stop) if to_play else describe_stored(directory, config, look)
+    inspect = partial(spaces_of, stop=stop)
+    description = describe(config, stop) if to_play else describe_stored(directory, config, inspect)
     if checkpoint == "best" and _has_no_best(directory):
-        _log.warning("this run has no complete evaluation, so no best policy: using its last checkpoint")
+        _log.warning("this run has no best policy, as no evaluation is complete: using its last checkpoint")
         checkpoint = "last"
     if checkpoint == "best":
         weights = read_best(directory, description.spec)
@@ -101,7 +102,7 @@ def _from_export(
     directory: Path, checkpoint: str, stop: StopRequest | None, *, to_play: bool
 ) -> LoadedPolicy:
     if checkpoint != "best":
-        raise ConfigurationError(f"{directory} is an export, which holds one policy: leave out --checkpoint")
+        raise ConfigurationError(f"{directory} is an export and holds one policy: leave out --checkpoint")
     export = read_export(directory)
     description = _describe_export(export.spec, stop, to_play=to_play)
     weights = adapt(export.weights, export.spec, description.spec, f"{directory} is an export")
@@ -109,7 +110,7 @@ def _from_export(
 
 
 def _describe_export(spec: Spec, stop: StopRequest | None, *, to_play: bool) -> RunDescription:
-    """The export's spec with the environment installed here; other settings have a run's defaults."""
+    """The export's spec with the environment installed here. Other settings have their defaults."""
     config = RunConfig()
     if to_play:
         spaces = inspect_in_child(
@@ -132,7 +133,7 @@ def _from_checkpoint(
     file = None if checkpoint == "last" else Path(checkpoint)
     if file is not None and not file.is_file():
         raise ConfigurationError(
-            f"--checkpoint {checkpoint}: neither best, last, a checkpoint file nor an export"
+            f"--checkpoint {checkpoint}: pass best, last, a checkpoint file or an export"
         )
     ppo = build_ppo(config.model_copy(update={"device": "cpu"}), description, update_epochs=1)
     checkpoints = Checkpoints(RunFiles(directory).checkpoints, run, description.digest, keep=1)

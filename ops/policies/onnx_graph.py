@@ -1,8 +1,8 @@
-"""A policy as an ONNX graph, by torch's exporter. Needs the extra `onnx`.
+"""Writes a policy as an ONNX graph, with torch's exporter. Needs the extra `onnx`.
 
-The graph's inputs are the parts of an observation by their names, as the environment gives them. Inside are
-what an actor computes, encoding, normaliser and action mask included, and the greedy action. Which frames are
-stacked, and a drawn action, stay outside.
+The graph's inputs are the named parts of an observation, as the environment returns them. The graph computes
+an actor's outputs, with encoding, normaliser and action mask, and the greedy action. It does not choose the
+frames to stack, and does not draw actions.
 """
 
 import importlib.util
@@ -24,13 +24,13 @@ from dppo_redis.service.plugins import first_line
 from ops.policies.graph_parts import GreedyActions, ObservationEncoder
 from ops.policies.graph_ports import input_ports, output_ports
 
-_NEEDED = ("onnx", "onnxscript")
-_ROWS = 2  # of the example that the exporter traces; one row would be taken for a constant
+_PACKAGES = ("onnx", "onnxscript")
+_ROWS = 2  # of the example that the exporter traces; it would take one row for a constant
 
 
 def is_installed() -> bool:
-    """Whether the extra is there."""
-    return all(importlib.util.find_spec(name) is not None for name in _NEEDED)
+    """Whether the packages of the extra are installed."""
+    return all(importlib.util.find_spec(name) is not None for name in _PACKAGES)
 
 
 class PolicyGraph(nn.Module):
@@ -46,17 +46,17 @@ class PolicyGraph(nn.Module):
         self.greedy = GreedyActions(layout_of(spec)["output"])
 
     def forward(self, tensors: list[Tensor]) -> tuple[Tensor, ...]:
-        """The results of `ActingPolicy.step`, [B, outputs] and with a memory [B, S]; then the greedy
-        action, part by part, [B, *shape]."""
+        """The results of `ActingPolicy.step`, [B, outputs] and with a memory [B, S], then the parts of the
+        greedy action, [B, *shape]."""
         fields = {port.field: tensor for port, tensor in zip(self.ports, tensors, strict=True) if port.field}
         inputs = self.encoder(fields)
         if self.model.memory is None:
             outputs = self.model.outputs(inputs)
             return (outputs, *self.greedy(outputs))
-        outputs, after = self._remember(inputs, tensors[-1])
+        outputs, after = self._step_memory(inputs, tensors[-1])
         return (outputs, after, *self.greedy(outputs))
 
-    def _remember(self, inputs: Inputs, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def _step_memory(self, inputs: Inputs, memory: Tensor) -> tuple[Tensor, Tensor]:
         assert self.model.memory is not None
         none = torch.zeros((1, inputs.vector.shape[0]), dtype=torch.bool)
         inputs = inputs.with_sequences(Sequences(none, memory))
@@ -70,12 +70,12 @@ def write_graph(file: Path, weights: Weights, spec: Spec) -> dict[str, Any]:
     """Write the graph; returns its entry in the export's description.
 
     Raises:
-        ConfigurationError: the exporter cannot express a network of the user's own.
+        ConfigurationError: the exporter cannot write a custom network.
     """
     ports, outputs = input_ports(spec), output_ports(spec)
     examples = [port.example(_ROWS) for port in ports]
-    for talkative in ("torch.onnx", "onnxscript", "onnx_ir"):
-        logging.getLogger(talkative).setLevel(logging.ERROR)
+    for library in ("torch.onnx", "onnxscript", "onnx_ir"):
+        logging.getLogger(library).setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
@@ -89,10 +89,10 @@ def write_graph(file: Path, weights: Weights, spec: Spec) -> dict[str, Any]:
             assert program is not None
             name_ports(program, [port.name for port in ports], list(outputs))
             program.save(str(file))
-    except Exception as error:  # a network of the user's: anything may come out of it
+    except Exception as error:  # the user's network may raise anything
         raise ConfigurationError(
             f"the policy cannot be written as ONNX: {type(error).__name__}: {first_line(error)}; "
-            "pass --onnx no for an export without"
+            "pass --onnx no to export without a graph"
         ) from error
     return {
         "inputs": {port.name: port.to_json() for port in ports},

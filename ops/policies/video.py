@@ -1,4 +1,4 @@
-"""Writes frames to a video file: mp4 (H.264) or gif. The only user of imageio, from the extra `video`."""
+"""Writes frames to a video file: mp4 (H.264) or gif. Only this module uses imageio (extra `video`)."""
 
 import importlib.util
 import itertools
@@ -12,15 +12,15 @@ from dppo_redis.errors import ConfigurationError
 from dppo_redis.spaces.observations import Array
 
 FORMATS = {".mp4": ("imageio", "imageio_ffmpeg"), ".gif": ("imageio",)}
-_GIF_TICK_MS = 10  # delays in a gif are multiples of it
-_GIF_SHORTEST_MS = 20  # players show shorter delays, above all 0, as 100 ms
-_EVEN = 2  # H.264 wants even widths and heights; imageio's own default would scale to multiples of 16
+_GIF_TICK_MS = 10  # delays in a gif are multiples of this
+_GIF_SHORTEST_MS = 20  # players replace shorter delays by 100 ms
+_EVEN = 2  # H.264 needs even widths and heights; imageio's default scales to multiples of 16
 
 
 class Video:
-    """A video file that grows by one frame at a time, and is whole once closed.
+    """A video file to which frames are added one at a time. The file is complete after `close`.
 
-    A gif takes every k-th picture where it cannot show all of them in time.
+    A gif contains every k-th picture if its shortest delay is too long for all of them.
 
     Raises:
         ConfigurationError: another kind of file, a missing package, or a directory that cannot be written.
@@ -42,18 +42,18 @@ class Video:
         except OSError as error:
             raise _unwritable(file, error) from error
         self._file = file
-        self._given = 0
+        self._added = 0
         self.frames = 0
 
     def add(self, frame: Any) -> None:
         """Append a picture [H, W, 3] of bytes.
 
         Raises:
-            ConfigurationError: it is something else, or the disk refuses it.
+            ConfigurationError: the picture has another form, or the file cannot be written.
         """
         picture = _check_frame(frame)
-        self._given += 1
-        if (self._given - 1) % self._every:
+        self._added += 1
+        if (self._added - 1) % self._every:
             return
         try:
             self._writer.append_data(picture)
@@ -67,15 +67,15 @@ class Video:
 
 
 def _gif_timing(fps: float) -> tuple[int, int]:
-    """The k for which a gif shows every k-th picture, and the delay after each in milliseconds.
+    """Which k-th pictures a gif contains, and the delay after each in milliseconds.
 
-    The smallest k whose delay is long enough and, rounded to the ticks of a gif, within an eighth.
-    No library does it: Pillow, which writes gifs for imageio, cuts each delay down to whole ticks.
+    k is the smallest for which the delay is long enough and changes by at most 12 % when it is rounded to the
+    ticks of a gif. Pillow, which writes gifs for imageio, would truncate each delay to whole ticks.
     """
     for every in itertools.count(math.ceil(_GIF_SHORTEST_MS * fps / 1000)):
         wanted_ms = 1000 * every / fps
         delay_ms = _GIF_TICK_MS * round(wanted_ms / _GIF_TICK_MS)
-        if math.isclose(delay_ms, wanted_ms, rel_tol=0.12):  # 30 ms for 33 among them
+        if math.isclose(delay_ms, wanted_ms, rel_tol=0.12):  # allows 30 ms instead of 33
             return every, delay_ms
     raise AssertionError("from 50 ms on every delay is near enough")
 
@@ -86,15 +86,15 @@ def check_video(file: Path) -> None:
     Raises:
         ConfigurationError: names the reason.
     """
-    needed = FORMATS.get(file.suffix)
-    if needed is None:
-        raise ConfigurationError(f"--video {file}: its name has to end in {' or '.join(FORMATS)}")
-    if any(importlib.util.find_spec(name) is None for name in needed):
+    packages = FORMATS.get(file.suffix)
+    if packages is None:
+        raise ConfigurationError(f"--video {file}: the name must end in {' or '.join(FORMATS)}")
+    if any(importlib.util.find_spec(name) is None for name in packages):
         raise ConfigurationError(
-            "--video needs a package that is missing, the extra `video`: pip install 'imageio[ffmpeg]'"
+            "--video needs a missing package (extra `video`): pip install 'imageio[ffmpeg]'"
         )
     if not file.absolute().parent.is_dir():
-        raise ConfigurationError(f"--video {file}: there is no directory {file.absolute().parent}")
+        raise ConfigurationError(f"--video {file}: the directory {file.absolute().parent} does not exist")
 
 
 def _check_frame(frame: Any) -> Array:

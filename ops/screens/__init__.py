@@ -1,4 +1,4 @@
 """The screens: live view, summary tables and figures.
 
-They show reports and decide nothing about training. `watch.py` also detects failed services.
+They show reports and make no decisions about training. `watch.py` also detects failed services.
 """

@@ -11,7 +11,7 @@ from dppo_redis.service.files import read_lines, split_row
 from ops.screens.figure import Axes, EngFormatter, Figure
 
 Column = Callable[[UpdateRecord], float | None]
-CURVE_ROWS = 4_000  # more rows would not be visible
+CURVE_ROWS = 4_000  # a curve with more rows looks the same
 Points = tuple[list[float], list[float]]
 
 
@@ -29,14 +29,14 @@ def plot_run(directory: Path, title: str, last: tuple[int, float] | None = None)
     figure = Figure(figsize=(11, 6.5), layout="constrained")
     axes = figure.subplots(2, 2, height_ratios=(3, 1), sharex="col")
     figure.suptitle(title)
-    columns: tuple[tuple[str, Column, Column], ...] = (  # label, x of an update, x of an evaluation
+    columns: tuple[tuple[str, Column, Column], ...] = (  # label, x of an update, x of its evaluation
         ("environment steps", lambda record: record.settled_steps, lambda record: record.evaluation_steps),
         ("seconds", lambda record: record.train_s, lambda record: record.train_s),
     )
     for column, (label, x_of, evaluated_at) in enumerate(columns):
         training = _points(records, x_of, lambda record: record.return_mean)
-        _returns(axes[0, column], training, _evaluations(evaluated, evaluated_at))
-        _staleness(axes[1, column], records, x_of)
+        _draw_returns(axes[0, column], training, _evaluation_points(evaluated, evaluated_at))
+        _draw_staleness(axes[1, column], records, x_of)
         axes[1, column].set_xlabel(label)
         axes[1, column].xaxis.set_major_formatter(EngFormatter(sep=""))
     curve = RunFiles(directory).curve
@@ -44,7 +44,7 @@ def plot_run(directory: Path, title: str, last: tuple[int, float] | None = None)
     return curve
 
 
-def _returns(axes: Axes, training: Points, evaluations: Points) -> None:
+def _draw_returns(axes: Axes, training: Points, evaluations: Points) -> None:
     axes.plot(*training, label="training, last 100 episodes")
     axes.plot(*evaluations, "o", markersize=4, label="greedy evaluation")
     axes.set_ylabel("return")
@@ -52,7 +52,7 @@ def _returns(axes: Axes, training: Points, evaluations: Points) -> None:
     axes.legend(loc="best", frameon=False)
 
 
-def _staleness(axes: Axes, records: Sequence[UpdateRecord], x_of: Column) -> None:
+def _draw_staleness(axes: Axes, records: Sequence[UpdateRecord], x_of: Column) -> None:
     x, mean = _points(records, x_of, lambda record: record.staleness_mean)
     _, most = _points(records, x_of, lambda record: record.staleness_max)
     axes.fill_between(x, 0, most, alpha=0.25, label="max", step="mid")
@@ -69,8 +69,8 @@ def _points(records: Iterable[UpdateRecord], x_of: Column, y_of: Column) -> Poin
     return [x for x, _ in known], [y for _, y in known]
 
 
-def _evaluations(records: Sequence[UpdateRecord], x_of: Column) -> Points:
-    """The points of evaluations, each once, at the x of the first record that has the evaluation."""
+def _evaluation_points(records: Sequence[UpdateRecord], x_of: Column) -> Points:
+    """One point for each evaluation, at the x of the first record that contains it."""
     first = {record.evaluation_steps: record for record in reversed(records) if record.evaluation_steps}
     return _points(reversed(first.values()), x_of, lambda record: record.evaluation_return)
 
@@ -91,7 +91,8 @@ def read_metrics(directory: Path, most: int | None = None) -> list[UpdateRecord]
 
 
 def _thinned(lines: Iterable[str], evaluated: int, most: int) -> Iterator[str]:
-    """The last row, `most` / 2 to `most` others, and as many with new evaluations, in their order."""
+    """The last row, `most` / 2 to `most` other rows, and at most as many rows with a new evaluation, in
+    order."""
     even, evaluations = ThinnedPoints(most), ThinnedPoints(most)
     last, seen = (-1, ""), ""
     for last in enumerate(lines):

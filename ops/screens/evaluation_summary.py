@@ -5,7 +5,7 @@ from dppo_redis.protocol.reports import Evaluation, EvaluatorReport
 
 
 def cut_evaluation(report: EvaluatorReport) -> Evaluation | None:
-    """The last evaluation if its time limit cut it, else None."""
+    """The last evaluation if its time limit ended it early, else None."""
     try:
         return from_json(Evaluation, report.unfinished) if report.unfinished else None
     except ValueError:
@@ -13,7 +13,7 @@ def cut_evaluation(report: EvaluatorReport) -> Evaluation | None:
 
 
 def last_evaluation(report: EvaluatorReport, newest: Evaluation | None) -> Evaluation | None:
-    """The result of the last evaluation: None if it failed, marked as incomplete if it was cut.
+    """The result of the last evaluation: None if it failed, incomplete if its time limit ended it.
 
     `newest` is the newest complete evaluation.
     """
@@ -28,12 +28,12 @@ def describe_evaluation_problem(report: EvaluatorReport, newest: Evaluation | No
     `newest` is the newest complete evaluation.
     """
     if report.error:
-        return f"the last evaluation failed: {report.error}; {_instead(newest)}"
+        return f"the last evaluation failed: {report.error}; {_last_complete(newest)}"
     cut = cut_evaluation(report)
     if cut is not None:
         return describe_cut(cut, newest)
     if report.failures:
-        return f"{report.failures} evaluations failed on the way; the last one is complete"
+        return f"{report.failures} earlier evaluations failed; the last one is complete"
     return ""
 
 
@@ -44,30 +44,31 @@ def describe_all(report: EvaluatorReport, newest: Evaluation | None) -> tuple[st
 
 
 def describe_cut(cut: Evaluation, newest: Evaluation | None) -> str:
-    """What follows for the run from a cut evaluation, as a sentence."""
+    """Describe a cut evaluation and its consequences for the run."""
     return (
         f"the last evaluation (update {cut.update}) was cut after {cut.episodes} of {cut.planned} episodes, "
         f"return {cut.return_mean:.1f}: it meets no target, and its policy is not kept as the best "
         f"(more time: --evaluation.limit-s, at the end of a run --evaluation.end-wait-s); "
-        f"{_instead(newest)}"
+        f"{_last_complete(newest)}"
     )
 
 
 def describe_missing(report: EvaluatorReport, newest: Evaluation | None, update: int) -> str:
-    """The warning that a run ended at `update` without an evaluation of its last weights; else empty."""
+    """The warning that a run ended at `update` without an evaluation of its last weights; "" if there was
+    one."""
     if newest is not None and newest.update >= update:
         return ""
-    how_far = f" ({report.played} of {report.to_play} episodes had ended)" if report.playing else ""
-    return f"the last weights were not evaluated in time{how_far}; {_instead(newest)}"
+    progress = f" ({report.played} of {report.to_play} episodes had ended)" if report.playing else ""
+    return f"the last weights were not evaluated in time{progress}; {_last_complete(newest)}"
 
 
-def waits_for(report: EvaluatorReport, end_wait_s: float) -> str:
-    """The line that a run's end waits for the last evaluation."""
-    how_far = f": {report.played} of {report.to_play} episodes" if report.playing else ""
-    return f"waiting for the last evaluation{how_far}, at most {end_wait_s:g} s"
+def describe_wait(report: EvaluatorReport, end_wait_s: float) -> str:
+    """The line that says that a run's end waits for the last evaluation."""
+    progress = f": {report.played} of {report.to_play} episodes" if report.playing else ""
+    return f"waiting for the last evaluation{progress}, at most {end_wait_s:g} s"
 
 
-def _instead(newest: Evaluation | None) -> str:
+def _last_complete(newest: Evaluation | None) -> str:
     if newest is None:
         return "no evaluation of this run is complete"
     return f"the last complete one is of update {newest.update} (return {newest.return_mean:.1f})"

@@ -1,4 +1,5 @@
-"""Ends a training command: checks the last save, writes curve and summary, sets the exit status. No Redis."""
+"""Ends a training command: checks the last save, writes curve and summary, chooses the exit status. No
+Redis."""
 
 import importlib
 import json
@@ -22,7 +23,7 @@ UNSAVED = "unsaved"
 _log = logging.getLogger("dppo")
 
 
-def warned(summary: RunSummary, text: str) -> RunSummary:
+def with_warning(summary: RunSummary, text: str) -> RunSummary:
     """Add a warning to the summary and log it."""
     _log.error("%s", text)
     return replace(summary, warnings=(*summary.warnings, text))
@@ -34,14 +35,16 @@ def with_save_checked(summary: RunSummary, directory: RunDirectory) -> RunSummar
     newest = max(map(number_of, saved), default=-1)
     if summary.reason == "failed" or newest >= summary.updates or summary.updates == 0:
         return summary
-    begins = f"with update {newest}" if newest >= 0 else "from the start"
-    text = f"the training up to update {summary.updates} is not saved: a resumed run begins {begins}"
-    return replace(warned(summary, text), reason=UNSAVED)
+    start = f"with update {newest}" if newest >= 0 else "from the beginning"
+    text = f"the training up to update {summary.updates} is not saved: a resumed run starts {start}"
+    return replace(with_warning(summary, text), reason=UNSAVED)
 
 
 def prepare_to_draw() -> None:
-    """Import the drawing module for `keep` in a thread, while the command waits for the services."""
-    threading.Thread(target=importlib.import_module, args=("ops.screens.curve",), daemon=True).start()
+    """Import the drawing module for `write_results` in a thread, while the command waits for the services."""
+    threading.Thread(
+        target=importlib.import_module, args=("ops.screens.curve",), name="import of matplotlib", daemon=True
+    ).start()
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,10 @@ class Times:
     """The times of a command that trained, from which its summary gets the durations."""
 
     started: float  # by the monotonic clock
-    first_update: float  # seconds since 1970 at the end of the first update; 0: there was none
-    training_ended: float  # by the monotonic clock; 0: training has not ended
+    first_update: float  # seconds since 1970 at the end of the first update; 0 without an update
+    training_ended: float  # by the monotonic clock; 0 if training has not ended
 
-    def put_into(self, summary: RunSummary) -> RunSummary:
+    def added_to(self, summary: RunSummary) -> RunSummary:
         """The summary with its durations up to now."""
         now = time.monotonic()
         began = time.time() - (now - self.started)
@@ -64,7 +67,7 @@ class Times:
         )
 
 
-def keep(directory: RunDirectory, summary: RunSummary, times: Times) -> RunSummary:
+def write_results(directory: RunDirectory, summary: RunSummary, times: Times) -> RunSummary:
     """Draw the curve and write the summary; returns the summary with a warning for each that failed."""
     evaluation = summary.evaluation
     last = None if evaluation is None else (evaluation.settled_steps, evaluation.return_mean)
@@ -74,23 +77,28 @@ def keep(directory: RunDirectory, summary: RunSummary, times: Times) -> RunSumma
 
         plot_run(directory.path, directory.run, last)
 
-    summary = _tried(summary, RunFiles(directory.path).curve.name, draw)
-    summary = kept = times.put_into(summary)
-    return _tried(summary, directory.files.summary.name, lambda: write_summary(directory.path, kept))
+    summary = _with_warning_on_error(summary, RunFiles(directory.path).curve.name, draw)
+    summary = written = times.added_to(summary)
+    return _with_warning_on_error(
+        summary, directory.files.summary.name, lambda: write_summary(directory.path, written)
+    )
 
 
-def _tried(summary: RunSummary, what: str, action: Callable[[], None]) -> RunSummary:
+def _with_warning_on_error(summary: RunSummary, file: str, action: Callable[[], None]) -> RunSummary:
     try:
         action()
-    except Exception as error:  # noqa: BLE001 no error of a file may fail a trained run
-        return warned(summary, f"no {what}: {type(error).__name__}: {first_line(error)}")
+    except Exception as error:  # noqa: BLE001 an error with a file must not fail a trained run
+        return with_warning(
+            summary, f"{file} could not be written: {type(error).__name__}: {first_line(error)}"
+        )
     return summary
 
 
 def report_finished(directory: RunDirectory, summary: RunSummary, *, as_json: bool) -> ExitStatus:
     """Report that the run was finished by an earlier command; returns the exit status."""
     _log.info(
-        "run %s is finished: to train more, pass a larger --total-steps or another --run", directory.run
+        "run %s is finished: to continue it, pass a larger --total-steps; for a new run, another --run",
+        directory.run,
     )
     make_console(progress_stream(as_json), RunConsole).print(summary_table(summary))
     if as_json:

@@ -25,23 +25,23 @@ _log = logging.getLogger("dppo")
 
 def summarise(config: RunConfig, watch: Watch, run_dir: Path, *, failed: bool) -> RunSummary:
     """Build the summary; reads the last counters from Redis, so call it before the server stops."""
-    nothing = RunStatus(watch.store.keys.run, {}, Control(RUN, "", None), Ledger(), None, {}, None)
-    status = watch.status or nothing
-    summary = _of_status(status, config, run_dir)
+    empty = RunStatus(watch.store.keys.run, {}, Control(RUN, "", None), Ledger(), None, {}, None)
+    status = watch.status or empty
+    summary = _from_status(status, config, run_dir)
     if watch.status is not None:
         try:
             with translated():
                 summary = _with_counters(summary, watch.store)
                 summary = replace(summary, actors=Registry(watch.client, watch.store.keys).joined())
         except (TransientError, ConfigurationError) as error:
-            _log.warning("the last ledger could not be read: %s", error)
+            _log.warning("the last counts of the ledger could not be read: %s", error)
         summary = _with_last_evaluation(summary, config, status)
         summary = _with_evaluation_warnings(summary, config, status)
-    summary = replace(summary, warnings=(*summary.warnings, *watch.losses.warnings))
+    summary = replace(summary, warnings=(*summary.warnings, *watch.failed_services.warnings))
     return replace(summary, reason="failed") if failed else summary
 
 
-def _of_status(status: RunStatus, config: RunConfig, run_dir: Path) -> RunSummary:
+def _from_status(status: RunStatus, config: RunConfig, run_dir: Path) -> RunSummary:
     learner, keeper, evaluation = status.learner, status.keeper, status.evaluation
     return RunSummary(
         reason=status.control.reason or "stopped",
@@ -94,7 +94,9 @@ def _with_evaluation_warnings(summary: RunSummary, config: RunConfig, status: Ru
         return summary
     newest, control = status.evaluation, status.control
     texts = describe_all(status.evaluator, newest)
-    is_decided = newest is not None and newest.settled_steps == control.target_step  # it ended the run
+    is_decided = (
+        newest is not None and newest.settled_steps == control.target_step
+    )  # this evaluation ended the run
     is_over = control.reason in ("total_steps", "target")
     if (
         not describe_evaluation_problem(status.evaluator, newest)
@@ -104,6 +106,6 @@ def _with_evaluation_warnings(summary: RunSummary, config: RunConfig, status: Ru
     ):
         text = describe_missing(status.evaluator, newest, status.learner.update)
         texts = (text, *texts) if text else texts
-        if status.evaluator.playing:  # it sent no report of the cut evaluation
+        if status.evaluator.playing:  # the evaluator did not report the cut evaluation
             summary = replace(summary, evaluation=None)
     return replace(summary, warnings=(*summary.warnings, *texts))

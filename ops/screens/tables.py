@@ -14,26 +14,27 @@ from dppo_redis.service.logs import answers
 
 
 def printable(text: str) -> str:
-    """Text from outside as one line that is safe in a terminal: without control sequences."""
+    """One line of text without control characters, for text from other processes."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split()))
 
 
 class RunConsole(Console):
-    """The console of a training command: a run continues without a reader, and on a full disk."""
+    """The console of a training command. Errors of its output do not end the run."""
 
     def on_broken_pipe(self) -> None:
-        """Print no more: the reader (`head`, a killed `tee`) has ended. rich would end this process here."""
+        """Print nothing more, as the reader (`head`, a killed `tee`) has ended. rich would end this
+        process."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
     def print(self, *objects: Any, **style: Any) -> None:
-        """Print; text that a full disk refuses is tried again with the next line."""
+        """Print. Text that a full disk refuses is written with the next line."""
         with contextlib.suppress(OSError):
             super().print(*objects, **style)
 
 
 def make_console(stream: TextIO | None = None, kind: type[Console] = Console) -> Console:
-    """A console that prints square brackets unchanged, since messages and paths contain them."""
+    """A console that prints square brackets unchanged: messages and paths contain them."""
     return kind(file=stream or answers(), markup=False, emoji=False)
 
 
@@ -57,7 +58,7 @@ def _summary_rows(summary: RunSummary) -> list[tuple[str, str]]:
         ("speed", f"{summary.steps_per_s:,.0f} steps/s"),
     ]
     if summary.refused:
-        rows.append(("refused", f"{summary.refused:,} rollouts, the log says why"))
+        rows.append(("refused", f"{summary.refused:,} rollouts, with reasons in the log"))
     version = "" if summary.version is None else f", weights version {summary.version:,}"
     rows.append(("updates", f"{summary.updates:,}{version}"))
     if (staleness := summary.staleness) is not None:
@@ -107,5 +108,5 @@ def _number(value: float | None) -> str:
 
 
 def progress_stream(json: bool) -> TextIO:
-    """The stream for progress: standard error with --json, as standard output then holds the JSON alone."""
+    """The stream for progress: standard error with --json, so that standard output holds only the JSON."""
     return sys.stderr if json else answers()

@@ -27,8 +27,8 @@ from ops.screens.tables import (
 _LINE_PERIOD_S = 2.0
 _STALE_STATUS_S = 5.0
 _ACTORS_SHOWN = 12
-_CELL = 60
-_LINE_ERROR = 400
+_CELL_WIDTH = 60
+_MAX_ERROR_LENGTH = 400  # in a plain line
 _ERRORS_SHOWN = 3
 _METRICS = "metrics"
 _METRICS_ON_A_LINE = 4
@@ -76,21 +76,21 @@ def _progress(status: RunStatus) -> RenderableType:
 
 
 def _rates(learner: LearnerStatus) -> str:
-    """Steps per second of the last minute and over the run, with the time left."""
+    """Steps per second in the last minute and over the whole run, and the remaining time."""
     rates = f"{learner.steps_per_s_recent:,.0f} steps/s ({learner.steps_per_s:,.0f} over the run)"
     return ", ".join(filter(None, (rates, _time_left(learner))))
 
 
 def _time_left(learner: LearnerStatus) -> str:
-    """The time left at the rate of the last minute; empty if the rate is 0 or no steps are left."""
+    """The remaining time at the rate of the last minute; "" if the rate is 0 or no steps remain."""
     left = learner.budget_steps - learner.trained_steps
     if left <= 0 or learner.steps_per_s_recent <= 0:
         return ""
     return f"at most {duration(left / learner.steps_per_s_recent)} left"
 
 
-def first_rollouts(status: RunStatus) -> str:
-    """The progress of the rollouts that the first update waits for; empty after the first update."""
+def progress_before_first_update(status: RunStatus) -> str:
+    """The progress of the rollouts for the first update; "" after the first update."""
     if status.learner.state not in ("waiting", "training"):
         return ""
     if status.learner.update and status.learner.state == "training":
@@ -113,7 +113,7 @@ def _facts(status: RunStatus) -> list[tuple[str, str]]:
     )
     drops = ", ".join(f"{name} {count}" for name, count in drops_of(status)) or "none"
     return [
-        ("speed", first_rollouts(status) or _rates(learner)),
+        ("speed", progress_before_first_update(status) or _rates(learner)),
         ("return", f"{_shown(learner.return_mean)} over the last 100 of {learner.episodes:,} episodes"),
         *([(_METRICS, describe_metrics(learner.metrics))] if learner.metrics else []),
         ("evaluation", f"{played}; target {_shown(learner.target_return)}"),
@@ -152,19 +152,19 @@ def _planned(keeper: KeeperStatus) -> str:
 
 
 def drops_of(status: RunStatus) -> list[tuple[str, int]]:
-    """(outcome or outcome:reason, rollouts) of everything not trained on."""
+    """(outcome or outcome:reason, number of rollouts) for all rollouts that were not trained on."""
     reasons = list(status.ledger.reasons())
-    explained = {name.partition(":")[0] for name, _ in reasons}
+    with_reason = {name.partition(":")[0] for name, _ in reasons}
     plain = [
         (outcome.value, status.ledger.of(outcome))
         for outcome in Outcome
-        if outcome not in {Outcome.TRAINED, *explained} and status.ledger.of(outcome)
+        if outcome not in {Outcome.TRAINED, *with_reason} and status.ledger.of(outcome)
     ]
     return plain + reasons
 
 
 def _actor_table(status: RunStatus) -> Table:
-    """Fits 80 columns: of the cells only a long host is cut, of the heads none."""
+    """The table of actors. It fits into 80 columns: only long host names are cut, and no column title."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for column in ("actor", "host", "steps/s", "a step", "version", "pushed", "waiting", "boot"):
         table.add_column(column, no_wrap=column != "host", min_width=len(column))
@@ -179,7 +179,7 @@ def _actor_table(status: RunStatus) -> Table:
             f"{100 * (report.wait_share or 0.0):.0f} %",
             _shown(report.boot),
         )
-        cells = (printable(cell)[:_CELL] for cell in row)
+        cells = (printable(cell)[:_CELL_WIDTH] for cell in row)
         table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
     if len(status.actors) > _ACTORS_SHOWN:
         table.add_row("...", f"{len(status.actors) - _ACTORS_SHOWN} more")
@@ -187,15 +187,15 @@ def _actor_table(status: RunStatus) -> Table:
 
 
 def _last_errors(status: RunStatus) -> list[str]:
-    """The actors' last errors whole: cause and remedy stand at their end. Equal ones are one line."""
+    """The actors' last errors, uncut, as cause and remedy are at their end. Equal errors share a line."""
     slots: dict[str, list[str]] = {}
     for slot, report in status.actors.items():
         if report.last_error:
             slots.setdefault(report.last_error, []).append(str(slot))
     lines = [
-        f"actor{'s' if len(of) > 1 else ''} {', '.join(of[:_ACTORS_SHOWN])}"
-        f"{' ...' if len(of) > _ACTORS_SHOWN else ''}: {text}"
-        for text, of in slots.items()
+        f"actor{'s' if len(names) > 1 else ''} {', '.join(names[:_ACTORS_SHOWN])}"
+        f"{' ...' if len(names) > _ACTORS_SHOWN else ''}: {text}"
+        for text, names in slots.items()
     ]
     left_out = len(lines) - _ERRORS_SHOWN
     return lines[:_ERRORS_SHOWN] + ([f"and {left_out} other errors"] if left_out > 0 else [])
@@ -226,7 +226,8 @@ def _plain_rates(status: RunStatus) -> str:
     """The progress of the first rollouts; later the rate of the last minute and the mean over the run."""
     learner = status.learner
     return (
-        first_rollouts(status) or f"{learner.steps_per_s_recent:.0f}/s ({learner.steps_per_s:.0f}/s in all)"
+        progress_before_first_update(status)
+        or f"{learner.steps_per_s_recent:.0f}/s ({learner.steps_per_s:.0f}/s in all)"
     )
 
 
@@ -238,7 +239,7 @@ def _problem_note(status: RunStatus) -> str:
         return f"; {status.keeper.missing[0][:200]}"
     for slot, report in status.actors.items():
         if report.last_error:
-            return f"; actor {slot}: {report.last_error[:_LINE_ERROR]}"
+            return f"; actor {slot}: {report.last_error[:_MAX_ERROR_LENGTH]}"
     return ""
 
 
@@ -265,17 +266,17 @@ class Screen:
             self._live.stop()
 
     def show(self, status: RunStatus, *, last: bool = False) -> None:
-        """Show a status; as plain lines, `last` shows it at once."""
+        """Show a status. On a pipe, `last` prints the line without waiting for the two seconds."""
         if self._live is not None:
             self._live.update(render(status))
         elif last or time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _LINE_PERIOD_S
             line = plain_line(status)
             if line != self._last_line:
-                self.say(line)
+                self.print_line(line)
             self._last_line = line
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         """Print one plain line."""
         self.console.print(line, highlight=False, soft_wrap=True)
 

@@ -13,18 +13,18 @@ from dppo_redis.store.client import Client, TransientError, translated
 from dppo_redis.store.error_causes import Recurrence
 from dppo_redis.store.run_status import RunStatus, read_status
 from dppo_redis.store.run_store import STOP, RunStore
-from ops.fleet.last_log_line import last_words
+from ops.fleet.last_log_line import reason_in_log
 from ops.fleet.render import ACTORS, EVALUATOR, LEARNER
-from ops.fleet.supervisor import Fleet, ProcessState, last_line
-from ops.screens.evaluation_summary import waits_for
+from ops.fleet.supervisor import Fleet, ProcessState, cause_in_log
+from ops.screens.evaluation_summary import describe_wait
 from ops.screens.view import Screen
 
 _PERIOD_S = 0.25
 _LAST_SAVE_S = 60.0  # longer than the longest allowed save
-_REPORT_S = 1.0  # time for an evaluator to report an evaluation that its limit has cut
+_REPORT_S = 1.0  # time for an evaluator to report an evaluation that its time limit ended
 _HASTY_STOP_S = 8.0  # after Ctrl-C or SIGTERM
 _HASTY_EVALUATION_S = 1.5
-_SAY_PERIOD_S = 2.0
+_LINE_PERIOD_S = 2.0
 _MOST_FIRST_STARTS = 3
 _MOST_STARTS = 10
 _BROKER_START_S = 15.0
@@ -51,7 +51,7 @@ class CrashLoopDetector:
         return self._starts.get(process.name, 0) > (_MOST_STARTS if update else _MOST_FIRST_STARTS)
 
 
-class Losses:
+class FailedServices:
     """Tracks failed services and whether the run can continue: it needs broker, learner and one actor."""
 
     def __init__(self, *, every_actor_counts: bool = False) -> None:
@@ -66,8 +66,8 @@ class Losses:
         """The newest warning about each service, for the summary."""
         return tuple(self._warnings.values())
 
-    def deaths(self, actors: Mapping[int, ActorReport]) -> list[str]:
-        """New warnings about actors that ended by their own fault and were restarted, once for each actor."""
+    def new_faults(self, actors: Mapping[int, ActorReport]) -> list[str]:
+        """New warnings about actors that ended by their own fault and were restarted; one for each actor."""
         texts = []
         for slot, report in actors.items():
             name = f"{ACTORS}{slot:03d}"
@@ -84,26 +84,26 @@ class Losses:
         Raises:
             RunFailedError: a service failed that the run needs.
         """
-        lost = {
-            one.name: error
-            for one in processes
-            if (error := _failure(one, self._restarts.is_looping(one, update))) is not None
+        failed = {
+            process.name: error
+            for process in processes
+            if (error := _failure(process, self._restarts.is_looping(process, update))) is not None
         }
-        for name, error in lost.items():
-            if not self._can_do_without(name, processes, lost.keys(), joined):
+        for name, error in failed.items():
+            if not self._is_dispensable(name, processes, failed.keys(), joined):
                 raise error
-        new = lost.keys() - self._given_up
+        new = failed.keys() - self._given_up
         self._given_up |= new
-        self._warnings |= {name: f"the run continues although {lost[name]}" for name in new}
+        self._warnings |= {name: f"the run continues although {failed[name]}" for name in new}
         return [self._warnings[name] for name in sorted(new)]
 
-    def _can_do_without(
-        self, name: str, processes: Sequence[ProcessState], lost: Collection[str], joined: Collection[int]
+    def _is_dispensable(
+        self, name: str, processes: Sequence[ProcessState], failed: Collection[str], joined: Collection[int]
     ) -> bool:
         if not name.startswith(ACTORS):
             return name == "evaluator"
-        planned = [one for one in processes if one.name.startswith(ACTORS)]
-        others = any(one.alive and one.name not in lost for one in planned)
+        planned = [process for process in processes if process.name.startswith(ACTORS)]
+        others = any(process.alive and process.name not in failed for process in planned)
         outside = any(slot >= len(planned) for slot in joined)
         return (others or outside) and not self._every_actor_counts
 
@@ -113,7 +113,7 @@ def _failure(process: ProcessState, looping: bool) -> RunFailedError | None:
     if not process.gave_up and not looping:
         return None
     how = f"has stopped for good (status {process.exit_status})" if process.gave_up else "keeps ending"
-    cause = last_words(process.log) or last_line(process.log)
+    cause = reason_in_log(process.log) or cause_in_log(process.log)
     error = RunFailedError(f"{process.name} {how}: {cause} (log: {process.log})")
     if process.exit_status == ExitStatus.CONFIGURATION:
         error.exit_status = ExitStatus.CONFIGURATION
@@ -129,7 +129,7 @@ class Watch:
     store: RunStore
     screen: Screen
     stop: StopRequest
-    losses: Losses = field(default_factory=Losses)
+    failed_services: FailedServices = field(default_factory=FailedServices)
     upkeep: Callable[[], None] = lambda: None  # maintains the fleet's sockets
     status: RunStatus | None = None
     first_update_time: float = 0.0  # seconds since 1970 at the first update; 0 before it
@@ -158,32 +158,32 @@ class Watch:
         except TransientError as error:
             line = self.recurrence.count_error("read the status", error)
             if self.rate_limit.due():
-                self.screen.say(f"Redis does not answer: {line}")
+                self.screen.print_line(f"Redis does not answer: {line}")
             return
         self.recurrence.over()
         self.first_update_time = self.first_update_time or self.status.learner.first_update_time
         self.screen.show(self.status, last=last)
-        self._warn(self.losses.deaths(self.status.actors))
+        self._warn(self.failed_services.new_faults(self.status.actors))
 
     def _check(self, processes: Iterable[ProcessState]) -> None:
         update, joined = 0, list[int]()
         if self.status is not None:
             update, joined = self.status.learner.update, list(self.status.actors)
-        self._warn(self.losses.check(list(processes), update, joined))
+        self._warn(self.failed_services.check(list(processes), update, joined))
 
     def _warn(self, texts: Iterable[str]) -> None:
         for text in texts:
-            self.screen.say(f"warning: {text}")
+            self.screen.print_line(f"warning: {text}")
 
     def finish(self, end_wait_s: float) -> None:
         """Ask the services to end and wait for their end, at most `end_wait_s` for the last evaluation."""
         self.ended_at = time.monotonic()
-        hasty = self.stop.requested
-        if hasty:
-            self.fleet.stop_sampling()
-        is_stop_requested = not hasty
+        is_hasty = self.stop.requested
+        if is_hasty:
+            self.fleet.signal_samplers()
+        is_stop_requested = not is_hasty
         began = time.monotonic()
-        next_line = began + 1.0  # no line if the evaluator ends within a second
+        next_line = began + 1.0  # print no line if the evaluator ends within a second
         signalled = self.stop.signal
         while self.stop.signal is signalled:
             self._read_status()
@@ -192,14 +192,14 @@ class Watch:
             awaited = {
                 name
                 for name in self._running()
-                if now < began + _longest_wait_s(name, end_wait_s, hasty=hasty)
+                if now < began + _longest_wait_s(name, end_wait_s, hasty=is_hasty)
             }
             if not awaited:
                 break
-            if not hasty and EVALUATOR in awaited and now >= next_line:
-                next_line = now + _SAY_PERIOD_S
+            if not is_hasty and EVALUATOR in awaited and now >= next_line:
+                next_line = now + _LINE_PERIOD_S
                 report = self.status.evaluator if self.status is not None else EvaluatorReport()
-                self.screen.say(waits_for(report, end_wait_s))
+                self.screen.print_line(describe_wait(report, end_wait_s))
             time.sleep(_PERIOD_S / 2)
         self._read_status(last=True)
 
@@ -223,8 +223,8 @@ def _longest_wait_s(service: str, end_wait_s: float, *, hasty: bool) -> float:
     return _LAST_SAVE_S if service == LEARNER and not hasty else _HASTY_STOP_S
 
 
-def quietly(action: Callable[[], object]) -> None:
-    """Run `action`, and log an error of Redis: signals stop the fleet in any case."""
+def log_redis_errors(action: Callable[[], object]) -> None:
+    """Run `action`, and log errors of Redis, because signals stop the fleet even without Redis."""
     try:
         with translated():
             action()
@@ -247,6 +247,6 @@ def wait_for_broker(client: Client, fleet: Fleet, stop: StopRequest) -> None:
         except TransientError as error:
             state = fleet.processes().get("broker")
             if time.monotonic() > deadline or (state is not None and state.gave_up):
-                cause = last_line(state.log) if state is not None else str(error)
+                cause = cause_in_log(state.log) if state is not None else str(error)
                 raise RunFailedError(f"the embedded server did not start: {cause}") from error
             stop.sleep(0.05)

@@ -29,7 +29,7 @@ fcntl.flock, os.fsync = no_locks, no_flush_of_directories
 
 
 def _limited(limit: str, most: int) -> tuple[str, str]:
-    """A program that becomes `dppo-redis` under a limit."""
+    """A program that sets a limit and then runs `dppo-redis`."""
     code = (
         f"import os, resource, sys; resource.setrlimit(resource.{limit}, ({most}, {most})); "
         "os.execv(sys.executable, [sys.executable, '-m', 'ops', *sys.argv[1:]])"
@@ -37,7 +37,7 @@ def _limited(limit: str, most: int) -> tuple[str, str]:
     return "-c", code
 
 
-def test_where_nothing_can_be_locked_or_flushed_and_few_files_be_open_that_is_said_once_and_a_run_completes(
+def test_a_run_completes_without_locks_and_flushes_and_with_few_open_files_and_warns_once(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(_NETWORK_FILE_SYSTEM)
@@ -84,7 +84,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.privileged
-def test_a_disk_that_is_full_at_the_end_is_told_and_the_run_goes_on_once_there_is_room(
+def test_a_full_disk_at_the_end_is_reported_and_the_run_can_be_resumed_later(
     small_disk: Path,
 ) -> None:
     line = ["train", *SLOW, "--total-steps", "2000", "--run-dir", "run", "--resume", "auto", "--json"]
@@ -123,4 +123,4 @@ def test_too_few_processes_are_refused_for_a_user_that_the_limit_binds() -> None
     )
     if "PermissionError" in answer.stderr or "ModuleNotFoundError" in answer.stderr:
         pytest.skip("another user cannot read this checkout: move it below /tmp")
-    assert "60 processes and threads, and 20 of these are allowed (ulimit -u)" in answer.stderr
+    assert "60 processes and threads, and 20 are allowed (ulimit -u)" in answer.stderr

@@ -1,4 +1,4 @@
-"""What was learnt can be watched, taken away, and be the beginning of another run."""
+"""A trained policy can be watched, exported, and continued in another run."""
 
 import csv
 import re
@@ -25,7 +25,7 @@ WINDOW = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
 
 
 def make_run(directory: Path, **knobs: Any) -> Path:
-    """The directory of a run that has learnt nothing yet: its episodes are short."""
+    """The directory of a run with an untrained policy, so that episodes are short."""
     config = make_config(**{"env_id": "CartPole-v1", **knobs})
     spec = describe(config).spec
     directory.mkdir()
@@ -40,18 +40,18 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def finish(command: Command, status: int = ExitStatus.DONE) -> str:
-    """Its standard output."""
+    """Wait for the command's success; returns its standard output."""
     assert command.wait(60) == status, command.err
     return command.out
 
 
 def episodes(out: str) -> list[tuple[float, int]]:
-    """Return and length of each episode that it speaks of."""
+    """Return and length of each episode in this output."""
     found = re.findall(r"^episode \d+: return (\S+), (\d+) steps$", out, re.MULTILINE)
     return [(float(total), int(length)) for total, length in found]
 
 
-# imageio_ffmpeg leaves the pipes of a film that was read through to the collector.
+# imageio_ffmpeg leaves the pipes of a video to the garbage collector.
 READS_FILMS = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
@@ -79,7 +79,7 @@ def test_a_window_shows_the_episodes(run_dir: Path) -> None:
         assert len(episodes(finish(command))) == 2
 
 
-def test_a_closed_window_ends_the_show_cleanly(tmp_path: Path) -> None:
+def test_a_closed_window_ends_the_command_with_success(tmp_path: Path) -> None:
     closing = make_run(tmp_path / "run", wrappers=("tests.envs.rendering:Closing",))
     with Command("enjoy", str(closing), "--episodes", "500", cwd=tmp_path, environment=WINDOW) as command:
         assert episodes(finish(command)) == []
@@ -87,7 +87,7 @@ def test_a_closed_window_ends_the_show_cleanly(tmp_path: Path) -> None:
 
 
 @READS_FILMS
-def test_ctrl_c_leaves_a_whole_video(run_dir: Path, tmp_path: Path) -> None:
+def test_ctrl_c_leaves_a_complete_video(run_dir: Path, tmp_path: Path) -> None:
     arguments = ["enjoy", str(run_dir), "--video", "film.mp4", "--episodes", "10000"]
     with Command(*arguments, cwd=tmp_path, environment=NO_DISPLAY) as command:
         command.said("episode 2", 60)
@@ -102,7 +102,7 @@ def test_ctrl_c_leaves_a_whole_video(run_dir: Path, tmp_path: Path) -> None:
     ("arguments", "cause"),
     [
         ([], "no display"),
-        (["--video", "film.avi"], "has to end in .mp4 or .gif"),
+        (["--video", "film.avi"], "the name must end in .mp4 or .gif"),
         (["--video", "gone/film.gif"], "gone"),
         (["--episodes", "0"], "episodes"),
         (["--seed", "-1", "--video", "film.gif"], "seed"),
@@ -110,14 +110,16 @@ def test_ctrl_c_leaves_a_whole_video(run_dir: Path, tmp_path: Path) -> None:
         (["--video", "film.gif", "--checkpoint", "last"], "holds no checkpoint"),
     ],
 )
-def test_what_cannot_be_shown_ends_in_one_line(run_dir: Path, arguments: list[str], cause: str) -> None:
+def test_an_environment_that_cannot_be_shown_is_refused_in_one_line(
+    run_dir: Path, arguments: list[str], cause: str
+) -> None:
     with Command("enjoy", str(run_dir), *arguments, cwd=run_dir, environment=NO_DISPLAY) as command:
         finish(command, ExitStatus.CONFIGURATION)
         (line,) = command.error_lines
     assert cause in line
 
 
-def test_an_environment_that_does_not_draw_itself_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_environment_without_rendering_is_refused_by_name(tmp_path: Path) -> None:
     blind = make_run(tmp_path / "run", env_id="tests.envs:Terminating-v0")
     with Command("enjoy", str(blind), "--video", "film.gif", cwd=tmp_path) as command:
         finish(command, ExitStatus.CONFIGURATION)
@@ -142,7 +144,7 @@ print(total)
 """
 
 
-def test_an_export_plays_the_same_game_in_a_script_of_ones_own(run_dir: Path, tmp_path: Path) -> None:
+def test_an_export_plays_the_same_episodes_in_a_script_of_the_user(run_dir: Path, tmp_path: Path) -> None:
     with Command("export", str(run_dir), "--to", "taken", "--onnx", "no", cwd=tmp_path) as command:
         finish(command)
     assert {file.name for file in (tmp_path / "taken").iterdir()} == {"policy.json", "policy.safetensors"}
@@ -159,7 +161,7 @@ def test_an_export_plays_the_same_game_in_a_script_of_ones_own(run_dir: Path, tm
     assert len(set(results)) == 1
 
 
-def test_nothing_is_overwritten_unasked(run_dir: Path, tmp_path: Path) -> None:
+def test_files_are_overwritten_only_with_overwrite(run_dir: Path, tmp_path: Path) -> None:
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "letter.txt").write_text("keep me")
@@ -181,7 +183,7 @@ def test_nothing_is_overwritten_unasked(run_dir: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A run that balances the pole."""
+    """The directory of a run whose policy balances the pole."""
     place = tmp_path_factory.mktemp("good")
     arguments = ["CartPole-v1", "--target-return", "475", "--run-dir", "good", "--total-steps", "100000"]
     with Command("serial", *arguments, cwd=place) as command:
@@ -189,7 +191,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield place / "good"
 
 
-def test_a_fleet_begins_with_what_another_run_has_learnt_and_resumes_without_it(
+def test_a_fleet_starts_with_the_policy_of_another_run_and_resumes_without_that_run(
     good: Path, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
@@ -222,7 +224,7 @@ def test_a_fleet_begins_with_what_another_run_has_learnt_and_resumes_without_it(
         (["train", "CartPole-v1", "--run-dir", "{good}", "--overwrite"], "choose another --run-dir"),
     ],
 )
-def test_a_beginning_that_does_not_fit_is_refused_before_anything_is_written(
+def test_an_initial_policy_that_does_not_fit_is_refused_before_files_are_written(
     good: Path, arguments: list[str], cause: str, tmp_path: Path
 ) -> None:
     command_name, *rest = [argument.format(good=good) for argument in arguments]

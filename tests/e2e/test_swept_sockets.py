@@ -1,4 +1,4 @@
-"""A cleaner of temporary directories removes what a running fleet needs: the run goes on."""
+"""A run continues although a cleaner of temporary directories removes its sockets."""
 
 import shutil
 import signal
@@ -23,7 +23,7 @@ def _answers(client: Any) -> bool:
         return False
 
 
-def test_sockets_that_were_swept_away_are_put_back(tmp_path: Path) -> None:
+def test_removed_sockets_are_restored(tmp_path: Path) -> None:
     with Command("train", *SLOW, "--max-staleness", "1000", "--json", cwd=tmp_path) as train:
         url, name = train.how_to_join()
         socket = Path(url.removeprefix("unix://"))
@@ -33,13 +33,13 @@ def test_sockets_that_were_swept_away_are_put_back(tmp_path: Path) -> None:
         wait_until(socket.exists, 20, "the embedded server has its socket again")
         wait_until(lambda: _answers(run.client), 10, "it answers")
         run.goes_on(40)
-        assert "was removed: starting the embedded server again" in train.err
+        assert "was removed: restarting the embedded server" in train.err
         shutil.rmtree(socket.parent)
         wait_until(socket.exists, 60, "all is put back")
         wait_until(lambda: _answers(run.client), 10, "it answers")
         run.goes_on(60)
         train.send(signal.SIGTERM)
         assert train.wait(30) == ExitStatus.TERMINATED
-        # The second time the learner is started again, from a checkpoint of a moment before.
+        # The second time the learner restarts, from a checkpoint a moment earlier.
         assert train.summary()["updates"] > 3
         assert_nothing_left(train, 5)

@@ -1,4 +1,4 @@
-"""A last save that fails is told, with a status of its own; a figure that fails decides nothing."""
+"""A failed last save is reported with its own exit status; a failed figure does not change the status."""
 
 from pathlib import Path
 
@@ -9,19 +9,19 @@ from dppo_redis.service.files import read_table
 from tests.conftest import wait_until
 from tests.e2e.support import SLOW, Command, assert_nothing_left
 
-# What a notebook leaves to the commands that are started in it.
+# Notebooks set this variable for the commands that they start.
 _NOTEBOOK = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
 _NONSENSE = {"MPLBACKEND": "no backend at all"}
 
 
-def _in_the_way(checkpoints: Path) -> None:
-    """No checkpoint can be written from now on; what is there is kept aside."""
+def _block_checkpoints(checkpoints: Path) -> None:
+    """Make writing checkpoints impossible; moves the existing ones away."""
     if checkpoints.exists():
         checkpoints.rename(checkpoints.with_name("aside"))
     checkpoints.write_text("a file")
 
 
-def _out_of_the_way(checkpoints: Path) -> None:
+def _unblock_checkpoints(checkpoints: Path) -> None:
     checkpoints.unlink()
     if checkpoints.with_name("aside").exists():
         checkpoints.with_name("aside").rename(checkpoints)
@@ -30,7 +30,7 @@ def _out_of_the_way(checkpoints: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "begun"), [("train", "training: "), pytest.param("serial", "steps, ", marks=pytest.mark.slow)]
 )
-def test_a_last_checkpoint_that_cannot_be_saved_is_told_and_a_resumed_run_begins_with_the_one_before(
+def test_a_failed_last_checkpoint_is_reported_and_a_resumed_run_starts_with_the_previous_one(
     tmp_path: Path, program: str, begun: str
 ) -> None:
     line = [program, *SLOW, "--total-steps", "1200", "--run-dir", "run", "--resume", "auto", "--json"]
@@ -38,7 +38,7 @@ def test_a_last_checkpoint_that_cannot_be_saved_is_told_and_a_resumed_run_begins
     with Command(*line, cwd=tmp_path, environment=_NOTEBOOK) as command:
         command.said(begun, 60)
         wait_until(lambda: any(checkpoints.glob("*.pt")), 30, "there is a checkpoint")
-        _in_the_way(checkpoints)
+        _block_checkpoints(checkpoints)
         assert command.wait(60) == ExitStatus.IO_ERROR, command.err
         summary = command.summary()
         assert_nothing_left(command)
@@ -55,13 +55,15 @@ def test_a_last_checkpoint_that_cannot_be_saved_is_told_and_a_resumed_run_begins
     assert "training continues" not in log.partition("the run has ended")[2]
     if program == "train":
         assert "learner (exit status 74; expected)" in (tmp_path / "run/logs/supervisord.log").read_text()
-    _out_of_the_way(checkpoints)
+    _unblock_checkpoints(checkpoints)
     curve.unlink()
     curve.mkdir()  # no figure can be written
     with Command(*line, cwd=tmp_path, environment=_NONSENSE) as command:
         assert command.wait(60) == ExitStatus.DONE, command.err
         again = command.summary()
     assert again["reason"] == "total_steps"
-    assert any(text.startswith("no curve.png: IsADirectoryError") for text in again["warnings"])
+    assert any(
+        text.startswith("curve.png could not be written: IsADirectoryError") for text in again["warnings"]
+    )
     rows = read_table(tmp_path / "run" / "metrics.csv")
     assert [int(row["update"]) for row in rows] == list(range(1, again["updates"] + 1))

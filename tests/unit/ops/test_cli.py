@@ -56,8 +56,9 @@ def test_a_flag_with_a_value_is_a_mistake_like_any_other(capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
-        ("trian", "did you mean train? there are: train, serial,"),
-        ("zzz", "no command 'zzz'; there are: train, serial,"),
+        ("trian", "did you mean train? commands: train, serial,"),
+        ("zzz", "no command 'zzz'; commands: train, serial,"),
+        ("--env", "no command '--env'; write a command first: train, serial,"),
         ("CartPole-v1", "did you mean dppo-redis train CartPole-v1?"),
         ("mine:Walk", "did you mean dppo-redis train mine:Walk?"),
     ],

@@ -23,8 +23,8 @@ from ops.options import SerialOptions, TrainOptions, read_options
 from ops.screens.evaluation_summary import (
     describe_evaluation_problem,
     describe_missing,
+    describe_wait,
     last_evaluation,
-    waits_for,
 )
 from ops.screens.tables import make_console
 from ops.screens.view import render
@@ -65,7 +65,7 @@ def test_an_evaluation_that_failed_is_a_warning_and_one_that_went_well_is_none()
     assert "the last evaluation failed: step raised" in describe_evaluation_problem(
         report(error="step raised"), WHOLE
     )
-    assert "2 evaluations failed on the way" in describe_evaluation_problem(report(failures=2), WHOLE)
+    assert "2 earlier evaluations failed" in describe_evaluation_problem(report(failures=2), WHOLE)
     assert describe_evaluation_problem(report(evaluations=3), WHOLE) == ""
 
 
@@ -76,10 +76,10 @@ def test_last_weights_without_an_evaluation_are_a_warning() -> None:
     assert "no evaluation of this run is complete" in describe_missing(report(), None, update=9)
 
 
-def test_the_screen_says_what_the_end_waits_for() -> None:
+def test_the_screen_says_what_the_end_describe_wait() -> None:
     playing = report(playing=True, played=7, to_play=20)
-    assert waits_for(playing, 10.0) == "waiting for the last evaluation: 7 of 20 episodes, at most 10 s"
-    assert waits_for(report(), 2.5) == "waiting for the last evaluation, at most 2.5 s"
+    assert describe_wait(playing, 10.0) == "waiting for the last evaluation: 7 of 20 episodes, at most 10 s"
+    assert describe_wait(report(), 2.5) == "waiting for the last evaluation, at most 2.5 s"
 
 
 def test_scripts_read_counts_and_warnings_at_the_top_of_the_status() -> None:
@@ -153,7 +153,7 @@ def test_a_cut_evaluation_meets_no_target_of_a_serial_run(tmp_path: Path) -> Non
 def test_without_evaluations_a_run_ends_and_its_last_checkpoint_is_played(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`best` is what it would play; there is none."""
+    """`evaluate` plays the best policy by default, and this run has none."""
     small = (
         "--envs-per-actor",
         "2",
@@ -172,7 +172,7 @@ def test_without_evaluations_a_run_ends_and_its_last_checkpoint_is_played(
     printed = capsys.readouterr()
     played = json.loads(printed.out.splitlines()[-1])
     assert (played["checkpoint"], played["episodes"]) == ("last", 3)
-    assert "this run has no complete evaluation" in printed.err
+    assert "this run has no best policy" in printed.err
 
 
 @pytest.mark.parametrize("kind", [SerialOptions, TrainOptions])

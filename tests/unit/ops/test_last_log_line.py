@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.fleet.last_log_line import last_words
+from ops.fleet.last_log_line import reason_in_log
 
 _LINE = "2026-12-01 08:36:32,829 actor {} {}\n"
 
@@ -21,11 +21,11 @@ _LINE = "2026-12-01 08:36:32,829 actor {} {}\n"
 )
 def test_the_last_line_without_its_head(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "log").write_text(text)
-    assert last_words(tmp_path / "log") == words
+    assert reason_in_log(tmp_path / "log") == words
 
 
 def test_no_log_says_nothing(tmp_path: Path) -> None:
-    assert last_words(tmp_path / "none") == ""
+    assert reason_in_log(tmp_path / "none") == ""
 
 
 def fault(directory: Path, code: str) -> Path:
@@ -41,17 +41,17 @@ def fault(directory: Path, code: str) -> Path:
 
 
 def test_a_fault_of_native_code_is_named_with_its_place(tmp_path: Path) -> None:
-    said = last_words(fault(tmp_path, "faulthandler._sigsegv()"))
+    said = reason_in_log(fault(tmp_path, "faulthandler._sigsegv()"))
     assert said == f"Segmentation fault, in simulate ({tmp_path / 'program.py'}, line 4)"
 
 
 def test_a_call_that_lets_no_thread_run_is_named(tmp_path: Path) -> None:
     code = "faulthandler.dump_traceback_later(0.2, exit=True); ctypes.PyDLL(None).sleep(60)"
-    assert "native call" in last_words(fault(tmp_path, code))
+    assert "native call" in reason_in_log(fault(tmp_path, code))
 
 
 def test_an_old_fault_is_not_taken_for_the_last(tmp_path: Path) -> None:
     log = fault(tmp_path, "faulthandler._sigsegv()")
     with log.open("a") as stream:
         stream.write(_LINE.format("ERROR", "no licence"))
-    assert last_words(log) == "no licence"
+    assert reason_in_log(log) == "no licence"

@@ -58,8 +58,8 @@ class TestChecking:
     @pytest.mark.parametrize(
         ("limit", "said"),
         [
-            (resource.RLIMIT_NOFILE, "and 60 open files are allowed"),
-            (resource.RLIMIT_NPROC, "60 of these are allowed .ulimit -u., of which this user has 30"),
+            (resource.RLIMIT_NOFILE, "but 60 open files are allowed"),
+            (resource.RLIMIT_NPROC, "but 60 are allowed .ulimit -u., and this user has 30 already"),
         ],
     )
     def test_too_little_is_refused_with_both_numbers(

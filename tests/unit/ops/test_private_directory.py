@@ -84,7 +84,7 @@ class TestPlace:
     def test_a_file_system_that_takes_no_sockets_is_left_alone(
         self, short: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("ops.fleet.private_directory._takes_sockets", lambda _directory: False)
+        monkeypatch.setattr("ops.fleet.private_directory._can_hold_sockets", lambda _directory: False)
         assert place_of(short) == Path("/tmp")
         assert list(short.iterdir()) == []
 

@@ -15,7 +15,7 @@ from ops.fleet.redis_cli import redis_cli
         ("unix:///run/r.sock?password=hunter2&db=3", "redis-cli -s /run/r.sock -n 3"),
         (
             "sentinel://:hunter2@one:5,two/mymaster?sentinel_password=hunter2",
-            "redis-cli -h one -p 5 SENTINEL GET-MASTER-ADDR-BY-NAME mymaster, and there:",
+            "redis-cli -h one -p 5 SENTINEL GET-MASTER-ADDR-BY-NAME mymaster, then with that host and port:",
         ),
     ],
 )

@@ -153,7 +153,7 @@ class TestPrepare:
 
     def test_files_that_are_no_runs_are_never_removed(self, tmp_path: Path) -> None:
         (tmp_path / "thesis.tex").write_text("years of work")
-        with pytest.raises(ConfigurationError, match="not a run's"):
+        with pytest.raises(ConfigurationError, match="other files than those of a run"):
             prepared(tmp_path, overwrite=True)
         assert (tmp_path / "thesis.tex").read_text() == "years of work"
 

@@ -14,7 +14,7 @@ from dppo_redis.errors import ExitStatus
 from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.service.shutdown import StopRequest
 from ops.fleet.run_directory import RunDirectory
-from ops.screens.run_end import Times, keep, status_of_end, with_save_checked
+from ops.screens.run_end import Times, status_of_end, with_save_checked, write_results
 from tests.factories import make_summary
 
 
@@ -39,27 +39,31 @@ def test_a_figure_that_fails_for_any_reason_is_a_warning_in_the_summary_that_is_
         raise error
 
     monkeypatch.setattr("ops.screens.curve.plot_run", fail)
-    summary = keep(directory, make_summary(), times())
+    summary = write_results(directory, make_summary(), times())
     (warning,) = summary.warnings
-    assert warning.startswith(f"no curve.png: {type(error).__name__}: ")
+    assert warning.startswith(f"curve.png could not be written: {type(error).__name__}: ")
     assert "\n" not in warning
     assert json.loads(directory.files.summary.read_text()) == to_json(summary)
     assert status_of_end(summary, StopRequest()) is ExitStatus.DONE
 
 
 def test_a_summary_says_how_long_the_command_its_start_and_its_end_took(directory: RunDirectory) -> None:
-    summary = keep(directory, make_summary(), times())
+    summary = write_results(directory, make_summary(), times())
     assert summary.first_update_s == pytest.approx(2, abs=0.1)
     assert summary.wall_s - 9 == pytest.approx(summary.end_s - 1 if summary.end_s else None, abs=0.1)
     assert 1 <= (summary.end_s or 0) < 60
-    none = keep(directory, make_summary(), Times(time.monotonic(), first_update=0.0, training_ended=0.0))
+    none = write_results(
+        directory, make_summary(), Times(time.monotonic(), first_update=0.0, training_ended=0.0)
+    )
     assert (none.first_update_s, none.end_s) == (None, None)
 
 
 def test_a_summary_that_cannot_be_kept_is_a_warning_in_the_one_that_is_shown(directory: RunDirectory) -> None:
     directory.files.summary.mkdir()
     assert (
-        keep(directory, make_summary(), times()).warnings[0].startswith("no summary.json: IsADirectoryError")
+        write_results(directory, make_summary(), times())
+        .warnings[0]
+        .startswith("summary.json could not be written: IsADirectoryError")
     )
 
 

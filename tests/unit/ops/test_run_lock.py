@@ -35,10 +35,10 @@ def holder(command: Process, fleet: Process | None = None, host: str | None = No
 
 class TestLife:
     def test_a_number_that_another_process_has_by_now_is_not_the_holder(self) -> None:
-        assert holder(OWN).life() is HolderLiveness.COMMAND
-        assert holder(GONE).life() is HolderLiveness.NONE
-        assert holder(GONE, fleet=OWN).life() is HolderLiveness.FLEET
-        assert holder(OWN, host="elsewhere").life() is HolderLiveness.UNKNOWN
+        assert holder(OWN).liveness() is HolderLiveness.COMMAND
+        assert holder(GONE).liveness() is HolderLiveness.NONE
+        assert holder(GONE, fleet=OWN).liveness() is HolderLiveness.FLEET
+        assert holder(OWN, host="elsewhere").liveness() is HolderLiveness.UNKNOWN
 
     def test_a_zombie_is_gone(self, sleeper: subprocess.Popen[bytes]) -> None:
         process = Process.of(sleeper.pid)

@@ -95,7 +95,7 @@ def test_a_run_continues_if_only_its_evaluations_fail(
     assert (summary.reason, summary.updates, summary.return_mean) == ("total_steps", 2, None)
     assert summary.evaluation is None
     assert "the last evaluation failed: step raised RuntimeError" in summary.warnings[0]
-    assert "no evaluation: step raised RuntimeError: the simulator lost its licence" in caplog.text
+    assert "the evaluation failed: step raised RuntimeError: the simulator lost its licence" in caplog.text
 
 
 @pytest.mark.parametrize(

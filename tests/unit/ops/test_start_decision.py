@@ -130,7 +130,7 @@ class TestAutomatically:
     def test_a_directory_of_the_users_own_is_not_taken_for_a_run_that_began(self) -> None:
         Path("config.toml").write_text('env_id = "CartPole-v1"\n')  # theirs, and there is no lock
         found = automatically("--run-dir", ".")
-        with pytest.raises(ConfigurationError, match="not a run's"):
+        with pytest.raises(ConfigurationError, match="other files than those of a run"):
             check(found.directory, resume=False, overwrite=found.options.overwrite)
 
 

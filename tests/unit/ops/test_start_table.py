@@ -64,7 +64,7 @@ def test_advice_names_a_staleness_limit_without_effect() -> None:
 
 def test_advice_says_that_a_minibatch_larger_than_the_batch_is_the_only_one() -> None:
     (said,) = advice(ppo={"batch_steps": 2048, "minibatch_size": 4096})
-    assert said == "--ppo.minibatch-size 4096: an update has 2048 rows, so each pass is one minibatch"
+    assert said == "--ppo.minibatch-size 4096: an update has 2048 rows, so a pass is one gradient step"
 
 
 def test_advice_for_rollouts_of_a_few_steps_names_the_setting() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from dppo_redis.errors import ExitStatus
 from dppo_redis.service.service_deaths import DIRECTORY_VARIABLE, SERVICE_VARIABLE
-from ops.fleet.last_log_line import last_words
+from ops.fleet.last_log_line import reason_in_log
 from ops.fleet.supervised import EndedServices
 
 OURS = "from dppo_redis.service.ending import end_process; end_process(0)"
@@ -34,6 +34,6 @@ def test_a_service_that_the_users_code_ended_with_status_0_has_not_ended_as_it_s
         subprocess.run([sys.executable, "-c", program], env=variables, check=True)
         log = tmp_path / "service.log"
         assert EndedServices(tmp_path).true_status(service, 0, log) == status << 8
-        said_why = log.exists() and "the environment ended this process" in last_words(log)
+        said_why = log.exists() and "the environment ended this process" in reason_in_log(log)
         assert said_why == (status != ExitStatus.DONE)
     assert EndedServices(tmp_path).true_status(service, 76 << 8, log) == 76 << 8

@@ -13,7 +13,7 @@ from ops.policies.video import Video
 
 def test_a_missing_package_is_named_by_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(video.FORMATS, ".gif", ("no_such_package",))
-    with pytest.raises(ConfigurationError, match=r"extra `video`: pip install 'imageio\[ffmpeg\]'"):
+    with pytest.raises(ConfigurationError, match=r"extra `video`\): pip install 'imageio\[ffmpeg\]'"):
         Video(tmp_path / "film.gif", 30)
 
 

@@ -7,7 +7,7 @@ import pytest
 from dppo_redis.errors import ExitStatus, RunFailedError
 from dppo_redis.protocol.reports import ActorReport
 from ops.fleet.supervisor import ProcessState
-from ops.screens.watch import CrashLoopDetector, Losses
+from ops.screens.watch import CrashLoopDetector, FailedServices
 
 
 def process(pid: int) -> ProcessState:
@@ -45,61 +45,66 @@ def gave_up(name: str, exit_status: int = ExitStatus.GAVE_UP) -> ProcessState:
 
 
 def test_a_run_continues_without_one_of_its_actors_and_warns_once() -> None:
-    losses, processes = Losses(), [gave_up("actor_000"), service("actor_001"), service("learner")]
-    (said,) = losses.check(processes, 7, joined=[1])
+    failed_services, processes = (
+        FailedServices(),
+        [gave_up("actor_000"), service("actor_001"), service("learner")],
+    )
+    (said,) = failed_services.check(processes, 7, joined=[1])
     assert "continues although actor_000 has stopped for good (status 79)" in said
-    assert losses.check(processes, 8, joined=[1]) == []
-    assert losses.warnings == (said,)
+    assert failed_services.check(processes, 8, joined=[1]) == []
+    assert failed_services.warnings == (said,)
 
 
 @pytest.mark.parametrize("status", [ExitStatus.CONFIGURATION, ExitStatus.GAVE_UP])
 def test_a_run_whose_last_actor_gave_up_ends_with_its_status(status: ExitStatus) -> None:
-    losses, processes = Losses(), [gave_up("actor_000"), gave_up("actor_001", status)]
+    failed_services, processes = FailedServices(), [gave_up("actor_000"), gave_up("actor_001", status)]
     processes[0] = gave_up("actor_000", status)
     with pytest.raises(RunFailedError) as raised:
-        losses.check(processes, 7, joined=[0, 1])
+        failed_services.check(processes, 7, joined=[0, 1])
     wanted = ExitStatus.CONFIGURATION if status == ExitStatus.CONFIGURATION else ExitStatus.FAILED
     assert raised.value.exit_status == wanted
 
 
 def test_an_actor_from_outside_keeps_a_run_alive() -> None:
-    losses, processes = Losses(), [gave_up("actor_000"), gave_up("actor_001")]
-    assert len(losses.check(processes, 7, joined=[1000])) == 2
+    failed_services, processes = FailedServices(), [gave_up("actor_000"), gave_up("actor_001")]
+    assert len(failed_services.check(processes, 7, joined=[1000])) == 2
 
 
 def test_actors_that_are_started_in_vain_are_no_others() -> None:
-    losses = Losses()
+    failed_services = FailedServices()
 
     def started(time: int) -> list[ProcessState]:
         return [service(f"actor_{n:03d}", pid=10 * time + n) for n in range(2)]
 
     for time in range(1, 4):
-        assert losses.check(started(time), 0, joined=[0, 1]) == []
+        assert failed_services.check(started(time), 0, joined=[0, 1]) == []
     with pytest.raises(RunFailedError, match="keeps ending"):
-        losses.check(started(4), 0, joined=[0, 1])
+        failed_services.check(started(4), 0, joined=[0, 1])
 
 
 def test_in_lock_step_mode_every_actor_counts() -> None:
     with pytest.raises(RunFailedError):
-        Losses(every_actor_counts=True).check([gave_up("actor_000"), service("actor_001")], 7, joined=[1])
+        FailedServices(every_actor_counts=True).check(
+            [gave_up("actor_000"), service("actor_001")], 7, joined=[1]
+        )
 
 
 @pytest.mark.parametrize(("name", "is_needed"), [("learner", True), ("broker", True), ("evaluator", False)])
 def test_a_run_needs_its_learner_and_its_broker(name: str, is_needed: bool) -> None:
-    losses, processes = Losses(), [gave_up(name), service("actor_000")]
+    failed_services, processes = FailedServices(), [gave_up(name), service("actor_000")]
     if is_needed:
         with pytest.raises(RunFailedError):
-            losses.check(processes, 7, joined=[0])
+            failed_services.check(processes, 7, joined=[0])
     else:
-        assert len(losses.check(processes, 7, joined=[0])) == 1
+        assert len(failed_services.check(processes, 7, joined=[0])) == 1
 
 
 def test_deaths_of_an_actor_are_reported_once_and_counted_in_the_summary() -> None:
-    losses = Losses()
+    failed_services = FailedServices()
     reports = [
         ActorReport(),
         ActorReport(deaths=1, last_death="SIGSEGV"),
         ActorReport(deaths=2, last_death="x"),
     ]
-    assert [len(losses.deaths({0: report})) for report in reports] == [0, 1, 0]
-    assert losses.warnings == ("actor_000 ended 2 times by its own fault: x",)
+    assert [len(failed_services.new_faults({0: report})) for report in reports] == [0, 1, 0]
+    assert failed_services.warnings == ("actor_000 ended 2 times by its own fault: x",)

@@ -13,7 +13,7 @@ from ops.commands.evaluate import EvaluateOptions
 from ops.commands.plot import PlotOptions
 from ops.commands.status import StatusOptions
 from ops.fleet.run_directory import choose, runs_here
-from ops.policies.which_run import find_run_directories, find_run_directory
+from ops.policies.which_run import find_run_directories, find_run_directory, not_a_run
 
 RUNS = Path("runs")
 
@@ -96,6 +96,22 @@ def test_what_is_to_be_resumed_is_asked_for_with_the_runs_that_there_are(
     with pytest.raises(ConfigurationError) as caught:
         choose(RunConfig(env_id=env_id), run, None, resume=True)
     assert str(caught.value).endswith(says)
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        ("checkpoints", "is a part of a run: pass the run's directory, runs/hopper"),
+        (
+            "best_policy.msgpack",
+            "runs/hopper, and this file with --checkpoint runs/hopper/best_policy.msgpack",
+        ),
+    ],
+)
+def test_a_part_of_a_run_is_refused_with_the_runs_directory(part: str, says: str) -> None:
+    path = Path("runs", "hopper", part)
+    path.mkdir() if part == "checkpoints" else path.touch()
+    assert str(not_a_run(path)).endswith(says)
 
 
 @pytest.mark.parametrize("run", [None, "hopper"])

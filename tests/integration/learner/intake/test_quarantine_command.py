@@ -59,7 +59,7 @@ def test_it_is_cleared(
 ) -> None:
     assert run(redis_server, keys, capsys, "--clear") == "2 removed\n"
     assert client.xlen(keys.quarantine) == 0
-    assert "nothing in quarantine" in run(redis_server, keys, capsys)
+    assert "the quarantine is empty" in run(redis_server, keys, capsys)
 
 
 def test_an_entry_or_a_run_that_is_not_there_is_named(redis_server: RedisServer, keys: RunKeys) -> None:
