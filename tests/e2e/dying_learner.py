@@ -1,4 +1,4 @@
-"""`python -m tests.e2e.dying_learner`: a learner that one payload kills, as a crash in native code would."""
+"""`python -m tests.e2e.dying_learner`: a learner that one payload kills, like a crash in native code."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ DEADLY_REWARD = 666.0
 
 
 class DeadlyDecoder(RolloutDecoder):
-    """Dies of a payload that holds the deadly reward."""
+    """Kills its process when a payload holds the deadly reward."""
 
     def decode(self, payload: bytes) -> Rollout:
         if struct.pack("<f", DEADLY_REWARD) in payload:

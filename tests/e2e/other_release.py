@@ -10,7 +10,7 @@ import dppo_redis
 
 
 def _raise_schema() -> None:
-    """Load dppo_redis.protocol.spec from its source, with another number in it."""
+    """Load dppo_redis.protocol.spec from its source, with the next schema number."""
     found = importlib.util.find_spec("dppo_redis.protocol.spec")
     assert found is not None
     assert found.origin is not None

@@ -1,4 +1,4 @@
-"""Real commands, real servers, and waiting for conditions. What the end-to-end tests stand on.
+"""Real commands, real servers, and waiting for conditions. All end-to-end tests use this module.
 
 A command is marked by a variable in its environment and by its own temporary directory, so that
 everything it started is found again, also what changed its parent or its title.
@@ -76,7 +76,7 @@ class Command:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Whatever the test left: every process it started is killed, its files are removed."""
+        """Kill all processes that the test started, and remove its files."""
         self.process.kill()
         self.process.wait()
         while left := self._marked():
@@ -85,7 +85,7 @@ class Command:
                     process.kill()
         shutil.rmtree(self.home, ignore_errors=True)
 
-    # What it says
+    # Its output
 
     @property
     def out(self) -> str:
@@ -105,7 +105,7 @@ class Command:
         return cast(dict[str, Any], json.loads(self.out.splitlines()[-1]))
 
     def said(self, text: str, deadline_s: float = 20.0) -> None:
-        """Wait until it has printed `text`."""
+        """Wait until the command has printed `text`."""
 
         def found() -> bool:
             assert self.running or text in self.out + self.err, f"it ended: {self.out}{self.err}"
@@ -114,20 +114,20 @@ class Command:
         wait_until(found, deadline_s, f"{text!r} in {self.err}")
 
     def how_to_join(self) -> tuple[str, str]:
-        """(URL, run name) from the line that it shows for another actor."""
+        """(URL, run name) from the line that the command prints for another actor."""
         self.said("another actor:")
         line = next(line for line in (self.err + self.out).splitlines() if "another actor:" in line)
         words = shlex.split(line)
         return words[words.index("--redis") + 1], words[words.index("--run") + 1]
 
-    # What it is
+    # Its processes
 
     @property
     def running(self) -> bool:
         return self.process.poll() is None
 
     def wait(self, deadline_s: float) -> int:
-        """Its exit status."""
+        """Wait for the command's end; returns its exit status."""
         try:
             return self.process.wait(PATIENCE * deadline_s)
         except subprocess.TimeoutExpired:
@@ -137,12 +137,12 @@ class Command:
         self.process.send_signal(number)
 
     def stop(self, deadline_s: float = 20.0) -> int:
-        """End it with SIGTERM."""
+        """End the command with SIGTERM."""
         self.send(signal.SIGTERM)
         return self.wait(deadline_s)
 
     def _marked(self) -> list[psutil.Process]:
-        """Every living process that this command started, itself left out."""
+        """All living processes that this command started, without the command itself."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -155,7 +155,7 @@ class Command:
         return found
 
     def survivors(self) -> list[str]:
-        """What of it is left: command lines of processes, and its private directory."""
+        """The command lines of its living processes, and its private directory."""
         lines = []
         for process in self._marked():
             with contextlib.suppress(psutil.Error):
@@ -163,11 +163,11 @@ class Command:
         return lines + [str(path) for path in self.private.glob("dppo-*")]
 
     def services(self) -> list[list[str]]:
-        """The same, but for the process below the guard, which is the command again."""
+        """As `survivors`, without the process below the guard, which is the command again."""
         return [words for words in self.command_lines() if words != self.process.args]
 
     def command_lines(self) -> list[list[str]]:
-        """Those of all processes that it started, itself left out."""
+        """The command lines of all processes that the command started, without itself."""
         lines = []
         for process in self._marked():
             with contextlib.suppress(psutil.Error):
@@ -175,7 +175,7 @@ class Command:
         return lines
 
     def pid_of(self, *words: str) -> int | None:
-        """The process that has these consecutive words in its command line; None where none has."""
+        """The process with these consecutive words in its command line; None without one."""
         for process in self._marked():
             with contextlib.suppress(psutil.Error):
                 if f" {' '.join(words)} " in f" {' '.join(process.cmdline())} ":
@@ -183,7 +183,7 @@ class Command:
         return None
 
     def service(self, *words: str) -> int:
-        """The same, waiting for it."""
+        """As `pid_of`, but waits for the process."""
         wait_until(lambda: self.pid_of(*words) is not None, 15, f"there is a process {words}")
         return self.pid_of(*words) or 0
 
@@ -195,7 +195,7 @@ SUPERVISORD = ("-m", "ops.fleet.supervised")
 
 
 def assert_nothing_left(command: Command, deadline_s: float = 0.0) -> None:
-    """No process and no temporary file of this command is there any more."""
+    """Check that no process and no temporary file of this command is left."""
     deadline = time.monotonic() + PATIENCE * deadline_s
     while (left := command.survivors()) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -203,7 +203,7 @@ def assert_nothing_left(command: Command, deadline_s: float = 0.0) -> None:
 
 
 class Server:
-    """A Redis outside of every run."""
+    """A Redis that no run has started."""
 
     def __init__(self) -> None:
         self._server = RedisServer(find_server())
@@ -235,7 +235,7 @@ class Server:
 
 
 class Run:
-    """The keys of one run, as somebody with redis-cli sees them."""
+    """The keys of one run, as redis-cli shows them."""
 
     def __init__(self, client: Any, name: str) -> None:
         self.client = client
@@ -246,7 +246,7 @@ class Run:
         return cast(dict[str, str], self.client.hgetall(key))
 
     def status(self, field: str) -> int:
-        """A number in the status hash; 0 where it is missing."""
+        """A number in the status hash; 0 if it is missing."""
         return int(self.client.hget(self.keys.status, field) or 0)
 
     def boot(self, slot: int) -> int:
@@ -267,7 +267,7 @@ class Run:
         wait_until(lambda: self.weights("update") >= update, deadline_s, f"update {update} of {self.name}")
 
     def goes_on(self, deadline_s: float = 30.0) -> None:
-        """Wait until the learner has made some more updates."""
+        """Wait until the learner has made more updates."""
         self.reaches(self.weights("update") + 3, deadline_s)
 
 
@@ -279,13 +279,13 @@ def free_port() -> int:
 
 
 def assert_books_balance(ledger: Mapping[str, int]) -> None:
-    """Every rollout that was added has one outcome, or waits in the backlog."""
+    """Check that each added rollout has one outcome, or waits in the backlog."""
     assert ledger["entries_added"] == sum(ledger[name] for name in OUTCOMES) + ledger["backlog"]
     assert ledger["imbalance"] == 0
 
 
 def tree(directory: Path) -> dict[str, bytes]:
-    """Every file below a directory with its content, to see whether anything was touched."""
+    """All files below a directory with their content, to detect changes."""
     found = {}
     for path in directory.rglob("*"):
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):  # a run that lives renames files

@@ -1,4 +1,4 @@
-"""The Python API in programs of every kind: it starts real fleets, and leaves nothing behind."""
+"""The Python API in scripts, threads, event loops and notebooks. It starts real fleets and ends them."""
 
 import signal
 import textwrap
@@ -15,7 +15,7 @@ SMALL = """dict(
     ppo={"batch_steps": 256, "minibatch_size": 128, "update_epochs": 1},
     evaluation={"episodes": 2, "interval_s": 0.0, "max_share": 1.0},
 )"""
-# Five milliseconds a step: goes on for as long as a test wants.
+# Five milliseconds a step: trains longer than a test takes.
 SLOW = """dict(
     actors=1, envs_per_actor=2, rollout_steps=8, vectorization="sync", network={"hidden": [8]},
     env_kwargs={"ms": 5}, ppo={"batch_steps": 16, "minibatch_size": 16}, evaluation={"enabled": False},
@@ -35,19 +35,19 @@ SLOW_ID = "tests.envs:Slow-v0"
 
 
 def program(place: Path, text: str) -> Command:
-    """A script of the user's that is running."""
+    """Run a script of the user."""
     (place / "script.py").write_text(HEAD + textwrap.dedent(text))
     return Command(cwd=place, program=["-W", "error", "script.py"])
 
 
 def finish(command: Command, status: int = ExitStatus.DONE) -> list[str]:
-    """What it printed, line by line; it has left nothing behind."""
+    """Wait for its end; returns its lines. Checks that it left no process and no file."""
     assert command.wait(60) == status, command.err
     assert_nothing_left(command)
     return command.out.splitlines()
 
 
-def test_a_program_trains_looks_waits_and_plays_with_the_best_policy(tmp_path: Path) -> None:
+def test_a_program_trains_reads_the_status_waits_and_plays_with_the_best_policy(tmp_path: Path) -> None:
     script = """
         import gymnasium
 
@@ -80,8 +80,8 @@ def test_a_program_trains_looks_waits_and_plays_with_the_best_policy(tmp_path: P
     assert line.endswith(" mine")
 
 
-def test_runs_end_with_their_block_by_stop_and_with_the_program(tmp_path: Path) -> None:
-    """Two at once, started without a `__main__` guard by threads that end, inside an event loop."""
+def test_a_run_ends_with_its_block_with_stop_and_with_the_program(tmp_path: Path) -> None:
+    """Two runs, started by threads that end, without a `__main__` guard, inside an event loop."""
     script = f"""
         import asyncio, signal, threading
 
@@ -117,7 +117,7 @@ def test_runs_end_with_their_block_by_stop_and_with_the_program(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_program_that_is_ended_takes_its_fleet_with_it(tmp_path: Path, number: signal.Signals) -> None:
+def test_the_fleet_of_a_killed_program_ends(tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C ends the waiting with KeyboardInterrupt; a killed program is noticed."""
     script = f'dppo_redis.train("{SLOW_ID}", run="mine", **SLOW).wait()'
     with program(tmp_path, script) as command:
@@ -155,7 +155,7 @@ console.runsource("run", "<cell>", "single")
 '''
 
 
-def test_in_a_notebook_its_own_environment_is_refused_and_a_run_needs_no_file(tmp_path: Path) -> None:
+def test_a_notebook_trains_and_its_own_environment_is_refused(tmp_path: Path) -> None:
     with program(tmp_path, NOTEBOOK) as command:
         notebook, budget, unknown, shown = finish(command)
         assert command.err == ""
@@ -190,7 +190,7 @@ gymnasium.register("Changes-v0", Changes)
 """
 
 
-def test_a_run_that_fails_says_why_and_finds_modules_where_the_program_does(tmp_path: Path) -> None:
+def test_a_failed_run_names_the_cause_and_finds_the_programs_modules(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "changes.py").write_text(MODULE)
     script = """

@@ -1,4 +1,4 @@
-"""Bad input ends within seconds in one line that names the cause, and leaves nothing behind."""
+"""Each command refuses bad input within seconds, with one line that names the cause, and leaves no files."""
 
 import time
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ _MODULE_THAT_BREAKS = "raise RuntimeError('no licence for the simulator')\n"
 
 @dataclass(frozen=True)
 class Case:
-    """A command line, and what its one line must say."""
+    """A command line, and the words of its error message."""
 
     name: str
     command: str
-    says: tuple[str, ...]  # words of the line
+    says: tuple[str, ...]  # words of the message
     status: int = ExitStatus.CONFIGURATION
-    traceback: bool = False  # of the user's code, before that line
+    traceback: bool = False  # lines of the user's code before the message
     environment: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 15.0
 
@@ -117,7 +117,7 @@ CASES = [
 
 @dataclass(frozen=True)
 class Ending:
-    """How a command ended."""
+    """Exit status, output and duration of a command."""
 
     status: int
     took_s: float
@@ -129,7 +129,7 @@ class Ending:
 
 
 def _furnish(directory: Path) -> Path:
-    """A working directory with what the cases refer to."""
+    """Write the files that the cases name into a working directory."""
     for name, text in {
         "file": "not a directory\n",
         "foreign/thesis.txt": "years of work\n",
@@ -166,7 +166,7 @@ def _run(case: Case, directory: Path) -> Ending:
 
 @pytest.fixture(scope="module")
 def endings(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Ending]:
-    """All commands, a few at a time."""
+    """Run all commands, a few at a time."""
     places = [_furnish(tmp_path_factory.mktemp("bad")) for _ in CASES]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = pool.map(_run, CASES, places)
@@ -193,7 +193,7 @@ def test_bad_input_leaves_no_process_and_no_file(case: Case, endings: Mapping[st
 
 
 @pytest.mark.parametrize("name", ["Redis that cannot be reached", "status of a Redis that cannot be reached"])
-def test_interactive_commands_give_up_on_a_missing_redis_after_five_seconds(
+def test_interactive_commands_wait_five_seconds_for_a_missing_redis(
     name: str, endings: Mapping[str, Ending]
 ) -> None:
     assert 3.0 < endings[name].took_s < 12.0

@@ -1,4 +1,4 @@
-"""An environment that never works ends the run, and says why, instead of waiting for ever."""
+"""An environment that always fails ends the run with its cause; the run does not wait for ever."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -32,7 +32,7 @@ _NOT_A_NUMBER = "return numpy.zeros(2, numpy.float32), float('nan'), False, Fals
 
 
 def write_module(directory: Path, fault: str) -> list[str]:
-    """The module, and arguments that train on its environment."""
+    """Write the module; returns arguments that train on its environment."""
     source = _BROKEN.replace("FAULT", fault).replace(", reward,", ", self.reward,")
     (directory / "broken_module.py").write_text(source)
     return ["broken_module:Broken-v0", "--actors", "1", "--envs-per-actor", "1", "--rollout-steps", "8"]

@@ -1,4 +1,4 @@
-"""Services started one by one, as another supervisor would, and a Redis that comes late."""
+"""Services that are started one by one, as by another supervisor, and a Redis that starts late."""
 
 import signal
 import subprocess
@@ -39,7 +39,7 @@ _CONFIG = RunConfig.model_validate(
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """Not started yet."""
+    """A Redis that the test starts."""
     with Server() as server:
         yield server
 
@@ -76,7 +76,7 @@ def test_services_wait_for_a_redis_that_is_absent_and_begin_by_themselves(
         run.reaches(3)
         wait_until(lambda: run.hash(run.keys.evaluation) != {}, 15, "there is an evaluation")
         assert all(service.running for service in services)
-        for service in services:  # deaf in no state: each is gone in seconds
+        for service in services:  # each service ends within seconds, in any state
             service.send(signal.SIGTERM)
         assert [service.wait(8) for service in services] == [ExitStatus.DONE] * 3
         assert run.client.exists(run.keys.lease) == 0
@@ -104,11 +104,11 @@ def test_an_actor_whose_environment_is_not_the_runs_is_refused(server: Server, p
     with _actor(server, place) as actor:
         assert actor.wait(15) == ExitStatus.CONFIGURATION
         assert "not the run's environment" in actor.error_lines[-1]
-        assert "5" in actor.error_lines[-1]  # in what they differ
+        assert "5" in actor.error_lines[-1]  # the differing parts
 
 
 def _push(run: Run, seq: int, count: int = 2) -> None:
-    """A rollout as an actor would push it, half a batch; environments beyond the second are dead weight."""
+    """Push a rollout of half a batch as an actor does. More than two environments only add bytes."""
     spec = RunDescription.from_text(run.client.get(run.keys.spec)).spec
     dead = [(t, n) for t in range(spec.rollout_steps) for n in range(2, count)]
     payload = encode_rollout(make_rollout(spec, seed=seq, count=count, invalid=dead))
@@ -151,9 +151,7 @@ def test_half_a_batch_survives_a_restart_of_the_learner(server: Server, place: P
 
 
 # Known failure KF-RED-04.
-def test_a_learner_returns_to_a_stream_that_careless_actors_filled_and_is_soon_at_fresh_data(
-    server: Server, place: Path
-) -> None:
+def test_a_restarted_learner_drops_a_long_stale_backlog_quickly(server: Server, place: Path) -> None:
     server.start()
     server.client.config_set("maxmemory-policy", "allkeys-lru")
     run = server.run(NAME)
@@ -177,7 +175,7 @@ def test_a_learner_returns_to_a_stream_that_careless_actors_filled_and_is_soon_a
 
 
 def _in_a_namespace(server: Server, place: Path) -> Command:
-    """An actor of slot 7 as process 1 of a container whose host is called `alike`."""
+    """An actor of slot 7 as process 1 of a container with the host name `alike`."""
     words = ["unshare", "--pid", "--uts", "--fork", "--mount-proc", "--kill-child", sys.executable]
     code = (
         "import os, socket, sys; socket.sethostname('alike'); "
@@ -190,7 +188,7 @@ def _in_a_namespace(server: Server, place: Path) -> Command:
 
 @pytest.mark.privileged
 @pytest.mark.parametrize("begins", ["at once", "later"])
-def test_of_two_actors_of_one_slot_host_name_and_process_number_one_trains_and_the_other_is_refused_by_name(
+def test_the_second_of_two_actors_with_one_slot_host_name_and_pid_is_refused(
     server: Server, place: Path, begins: str
 ) -> None:
     if subprocess.run(["unshare", "--pid", "--uts", "--fork", "true"], check=False).returncode:

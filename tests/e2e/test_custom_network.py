@@ -1,4 +1,4 @@
-"""A network of a user's own over the life of a run: changed between runs, or missing where services start."""
+"""A custom network whose class changes before a resume, or which only the services cannot import."""
 
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def test_a_class_that_was_changed_is_refused_on_resume_before_anything_starts(tm
     assert tree(tmp_path / "run") == before
 
 
-def test_what_only_the_services_meet_ends_the_command_with_78_and_the_cause(tmp_path: Path) -> None:
+def test_an_error_that_only_services_see_ends_the_command_with_78_and_the_cause(tmp_path: Path) -> None:
     write_network(tmp_path, 8, _MISSING)
     with Command("train", *_ARGUMENTS, cwd=tmp_path) as command:
         assert command.wait(60) == ExitStatus.CONFIGURATION, command.err

@@ -1,7 +1,7 @@
-"""Every command and snippet of the documents is run as it stands, section by section, outside the checkout.
+"""Runs all commands and snippets of the documents as written, section by section, outside the checkout.
 
 A section is run in a directory of its own: its files are written, then its blocks are run in their order.
-Quick sections are part of `make test`, the others of `make test-all`. What is replaced stands in `replaced`.
+Quick sections are part of `make test`, the others of `make test-all`. `replaced` lists the replacements.
 """
 
 import os
@@ -49,7 +49,7 @@ def sections() -> Sequence[object]:
 
 
 def replaced(directory: Path) -> dict[str, str]:
-    """What a command says, and what the test says instead: other machines and directories of the system."""
+    """Texts of commands and their replacements in the test: other machines, and directories of the system."""
     plain, encrypted = free_port(), free_port()
     return {
         "machine-1": "127.0.0.1",
@@ -57,13 +57,13 @@ def replaced(directory: Path) -> dict[str, str]:
         "6379": str(plain),
         "6380": str(encrypted),
         "/etc/dppo": str(directory / "users"),
-        # Half a million steps: a minute is too long to wait for a guest to come and go.
+        # Half a million steps would take a minute, which is too long for a test of an outside actor.
         "--run shared": "--run shared --total-steps 40000",
     }
 
 
 def script_of(block: Block, replacements: dict[str, str]) -> str:
-    """A bash script: servers run beside it, and so does a `train` that an actor of the block joins."""
+    """A bash script. Servers run in the background, as does a `train` that an actor of the block joins."""
     lines = []
     for line in block.text.replace("\\\n", " ").splitlines():
         command = re.sub(r"\s+#.*", "", line).strip()
@@ -84,7 +84,7 @@ def script_of(block: Block, replacements: dict[str, str]) -> str:
 
 
 def run(command: list[str], directory: Path) -> None:
-    """A process of a group of its own that has to succeed; whatever it leaves behind is ended."""
+    """Run a process, which must succeed, in its own process group; end all processes of the group."""
     tools = directory / "tools"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DPPO_")}
     environment["PATH"] = f"{tools}:{Path(sys.executable).parent}:{environment['PATH']}"

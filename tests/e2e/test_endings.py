@@ -1,4 +1,4 @@
-"""How a run on a shared Redis ends, what it leaves there, and how it is taken up again."""
+"""The end of a run on a shared Redis: exit statuses, remaining keys, and resuming."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _FLEET = (*SLOW, "--actors", "1")  # beside the actor from outside
 
 @dataclass(frozen=True)
 class Ended:
-    """A run that has ended by itself, its budget spent."""
+    """A run that has ended because its budget was spent."""
 
     run: Run
     url: str
@@ -40,7 +40,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def ended(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """A run with an actor from outside, which waits for it before it has begun."""
+    """A run with an outside actor, which was started before the run."""
     place, run = tmp_path_factory.mktemp("endings"), server.run(NAME)
     join = ["actor", "--redis", server.url, "--run", NAME]
     train = ["train", *_FLEET, "--run", NAME, "--redis", server.url, "--total-steps", str(BUDGET), "--json"]
@@ -54,7 +54,7 @@ def ended(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Ended:
 
 
 def _refused(ended: Ended, *arguments: str) -> str:
-    """The one line in which this `train` is refused."""
+    """The line with which `train` refuses this command line."""
     with Command("train", *SLOW, "--redis", ended.url, *arguments, cwd=ended.place) as command:
         assert command.wait(15) == ExitStatus.CONFIGURATION, command.err
         assert len(command.error_lines) == 1
@@ -63,7 +63,7 @@ def _refused(ended: Ended, *arguments: str) -> str:
         return command.error_lines[0]
 
 
-def test_at_the_end_of_a_run_outside_actors_leave_with_status_0(ended: Ended) -> None:
+def test_outside_actors_exit_with_status_0_at_the_end_of_a_run(ended: Ended) -> None:
     assert ended.outside_status == ExitStatus.DONE
     assert ended.summary["reason"] == "total_steps"
     assert ended.summary["trained_steps"] >= BUDGET
@@ -119,7 +119,7 @@ def test_overwrite_removes_no_keys_where_the_directory_is_refused(ended: Ended, 
         (["--overwrite"], "--overwrite"),
     ],
 )
-def test_a_resume_that_cannot_go_on_changes_nothing(ended: Ended, more: list[str], cause: str) -> None:
+def test_a_refused_resume_changes_nothing(ended: Ended, more: list[str], cause: str) -> None:
     before = (ended.directory / "config.toml").read_bytes()
     assert cause in _refused_words(ended, "train", "--resume", "--run_dir", str(ended.directory), *more)
     assert (ended.directory / "config.toml").read_bytes() == before
@@ -132,7 +132,7 @@ def _refused_words(ended: Ended, *arguments: str) -> str:
         return command.error_lines[-1]
 
 
-def test_resume_goes_on_from_the_checkpoint_above_every_version(ended: Ended) -> None:
+def test_resume_continues_from_the_checkpoint_with_higher_versions(ended: Ended) -> None:
     run = ended.run
     update, version, epoch = (run.weights(field) for field in ("update", "version", "epoch"))
     trained = run.status("trained_steps")
@@ -153,7 +153,7 @@ def test_resume_goes_on_from_the_checkpoint_above_every_version(ended: Ended) ->
     assert f"resuming at update {update}" in log
 
 
-def test_overwrite_begins_anew_under_the_same_name(ended: Ended) -> None:
+def test_overwrite_starts_a_new_run_of_the_same_name(ended: Ended) -> None:
     (ended.directory / "notes.txt").write_text("the user's own")
     newest = max((ended.directory / "checkpoints").glob("*.pt")).name
     again = [

@@ -1,4 +1,4 @@
-"""What an environment reports of its episodes stands wherever the return of a run does."""
+"""Metrics that an environment reports appear beside the return in all outputs."""
 
 import csv
 import json
@@ -16,7 +16,7 @@ ENVIRONMENT = "tests.envs:Reporting-v0"
 
 
 def mean_of(episodes: range) -> dict[str, float]:
-    """Means over these episodes, of each number over those that have it."""
+    """The mean of each number over the episodes that have it."""
     infos = [reported(k) for k in episodes]
     rare = [float(info["metrics"]["rare"]) for info in infos if "rare" in info["metrics"]]
     return {
@@ -27,7 +27,7 @@ def mean_of(episodes: range) -> dict[str, float]:
 
 
 def test_means_of_the_last_100_episodes_are_in_csv_curves_summary_and_evaluation(tmp_path: Path) -> None:
-    """One environment of one actor in lock-step: its episodes are trained on in their order."""
+    """One environment of one actor in lock-step mode, so that its episodes are trained on in order."""
     knobs = ["--actors", "1", "--envs-per-actor", "1", "--lock-step", "--total-steps", "4000", "--json"]
     with Command("train", ENVIRONMENT, *knobs, cwd=tmp_path) as command:
         assert command.wait(60) == ExitStatus.DONE

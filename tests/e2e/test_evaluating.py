@@ -1,4 +1,4 @@
-"""What was learnt can be played again from the run's directory alone."""
+"""A trained policy can be played with only the run's directory."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.e2e.support import Command
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A short fleet that has learnt a little."""
+    """The directory of a short run of a fleet."""
     place = tmp_path_factory.mktemp("evaluating")
     with Command(
         "train", "CartPole-v1", "--actors", "1", "--total-steps", "20000", "--json", cwd=place
@@ -55,7 +55,9 @@ def test_the_same_seed_plays_the_same_episodes_also_when_actions_are_drawn(run_d
         (["/"], "holds no run"),
     ],
 )
-def test_what_cannot_be_played_ends_in_one_line(run_dir: Path, arguments: list[str], cause: str) -> None:
+def test_an_unplayable_directory_is_refused_in_one_line(
+    run_dir: Path, arguments: list[str], cause: str
+) -> None:
     filled = [argument.format(run=run_dir) for argument in arguments]
     with Command("evaluate", *filled, cwd=run_dir) as command:
         assert command.wait(30) != ExitStatus.DONE

@@ -1,4 +1,4 @@
-"""A command whose environments hold up, crash or litter its process ends as it should all the same."""
+"""Commands end correctly although their environments block, crash, or leave processes behind."""
 
 import os
 import signal
@@ -23,10 +23,10 @@ def serial(how: str, after: int, *options: str, cwd: Path) -> Command:
     return Command("serial", *wild, *_SMALL, "--vectorization", "sync", *options, cwd=cwd)
 
 
-def test_a_stop_is_heeded_while_the_environment_holds_the_interpreter(tmp_path: Path) -> None:
+def test_a_stop_works_while_the_environment_holds_the_interpreter(tmp_path: Path) -> None:
     with serial("holds_the_lock", 200, cwd=tmp_path) as command:
         command.said("update 1", 30)
-        time.sleep(1.0)  # by then it holds the lock; if not, the test is only easier
+        time.sleep(1.0)  # usually it holds the interpreter's lock by then
         began = time.monotonic()
         assert command.stop() == ExitStatus.TERMINATED
         assert time.monotonic() - began < 5 * PATIENCE
@@ -37,7 +37,7 @@ def test_the_limit_of_a_call_holds_while_the_environment_holds_the_interpreter(t
     with serial("holds_the_lock", 200, "--env-timeout-s", "1", cwd=tmp_path) as command:
         assert command.wait(40) == ExitStatus.ENVIRONMENT_BROKEN
         assert "has not answered" in command.err
-        assert "in holds_the_lock" in command.err  # where it is
+        assert "in holds_the_lock" in command.err  # the place in the code
         assert_nothing_left(command, 1)
 
 
@@ -47,13 +47,13 @@ def test_a_crash_inside_the_environment_is_named(tmp_path: Path) -> None:
         assert "SIGSEGV inside the environment" in command.err
 
 
-def test_an_environment_that_ends_the_process_as_if_all_were_done_is_named(tmp_path: Path) -> None:
+def test_an_environment_that_exits_with_status_0_is_named(tmp_path: Path) -> None:
     with serial("leaves", 200, cwd=tmp_path) as command:
         assert command.wait(40) == ExitStatus.ENVIRONMENT_BROKEN
         assert "the environment ended this command, with exit status 0" in command.err
 
 
-def test_a_process_that_the_environment_forked_does_not_train_beside_ours(tmp_path: Path) -> None:
+def test_a_process_that_the_environment_forked_does_not_train(tmp_path: Path) -> None:
     with serial("forks", 200, "--total-steps", "640", "--run-dir", "run", cwd=tmp_path) as command:
         assert command.wait(40) == ExitStatus.DONE, command.err
         assert "forked, and its child came back: that child ends here" in command.err
@@ -62,7 +62,7 @@ def test_a_process_that_the_environment_forked_does_not_train_beside_ours(tmp_pa
 
 
 @pytest.mark.parametrize("how", ["leaves_a_thread", "leaves_processes"])
-def test_what_an_environment_leaves_behind_does_not_outlive_the_command(how: str, tmp_path: Path) -> None:
+def test_processes_that_an_environment_leaves_behind_end_with_the_command(how: str, tmp_path: Path) -> None:
     with serial(how, 0, "--total-steps", "128", cwd=tmp_path) as command:
         assert command.wait(40) == ExitStatus.DONE
         assert_nothing_left(command)
@@ -77,7 +77,7 @@ def test_a_command_does_not_outlive_its_guard(tmp_path: Path) -> None:
 
 
 def test_a_command_that_is_killed_is_reported_as_killed(tmp_path: Path) -> None:
-    """By the guard, to which the shell looks: as if the guard itself had been killed."""
+    """The guard, whose status the shell sees, ends with the same signal as the command."""
     with serial("leaves_a_thread", 0, cwd=tmp_path) as command:
         command.said("update 1", 30)
         own = command.service("serial", "tests.envs:Wild-v0")

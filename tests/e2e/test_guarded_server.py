@@ -24,7 +24,7 @@ KEYS = RunKeys(RUN)
 
 @dataclass(frozen=True)
 class Guarded:
-    """A server that lets nobody in without a certificate and a password."""
+    """A server that requires a certificate and a password."""
 
     url: str  # with certificates, without a user
     credentials: Path

@@ -1,4 +1,4 @@
-"""A fleet learns CartPole and leaves what was promised; so does the serial baseline."""
+"""A fleet and the serial baseline learn CartPole and leave the documented files."""
 
 import csv
 import json
@@ -66,7 +66,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def both(place: Path) -> Iterator[tuple[Ended, Ended]]:
-    """The same command twice in one directory at the same moment, one with a target, one without."""
+    """Two commands at the same time in one working directory, one with a target and one without."""
     common = ["train", "CartPole-v1", "--actors", "2", "--json"]
     with (
         Command(*common, "--target-return", str(TARGET), "--total-steps", "150000", cwd=place) as solving,
@@ -130,7 +130,7 @@ def test_every_rollout_of_a_run_has_one_outcome(solved: Ended, spent: Ended) -> 
         assert ended.summary["settled_steps"] >= ended.summary["trained_steps"]
 
 
-def test_nothing_is_left_running_and_the_private_directory_is_gone(solved: Ended, spent: Ended) -> None:
+def test_no_process_and_no_private_directory_is_left(solved: Ended, spent: Ended) -> None:
     assert solved.left == []
     assert spent.left == []
 
@@ -156,7 +156,7 @@ def test_progress_goes_to_standard_error_and_names_the_numbers(solved: Ended) ->
     assert [word for word in words if word not in solved.err] == []
 
 
-def test_the_run_directory_holds_what_was_promised(solved: Ended) -> None:
+def test_the_run_directory_holds_the_documented_files(solved: Ended) -> None:
     directory = solved.directory
     assert (directory / "curve.png").read_bytes().startswith(_PNG)
     assert json.loads((directory / "summary.json").read_text()) == solved.summary
@@ -189,7 +189,7 @@ def test_resume_on_a_new_embedded_server_goes_on_from_the_checkpoint(spent: Ende
     assert_books_balance(resumed.summary["ledger"])
 
 
-def test_serial_takes_the_config_of_a_run_and_the_command_line_wins(solved: Ended, tmp_path: Path) -> None:
+def test_serial_reads_the_config_of_a_run_and_flags_override_it(solved: Ended, tmp_path: Path) -> None:
     config = solved.directory / "config.toml"
     again = ["--config", str(config), "--total-steps", str(BUDGET), "--target-return", "501"]
     with Command("serial", *again, "--json", cwd=tmp_path) as serial:
@@ -204,7 +204,7 @@ def test_serial_takes_the_config_of_a_run_and_the_command_line_wins(solved: Ende
     assert (ended.directory / "config.toml").read_text() == used.replace("= 475.0", "= 501.0")
 
 
-def test_the_command_line_wins_over_arguments_of_the_environment_in_a_file(tmp_path: Path) -> None:
+def test_flags_override_arguments_of_the_environment_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('env_id = "CartPole-v1"\n[env_kwargs]\nsutton_barto_reward = false\n')
     again = ["--config", file.name, "--env-kwargs", "sutton_barto_reward", "True", "--total-steps", "8"]

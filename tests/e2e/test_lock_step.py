@@ -10,7 +10,7 @@ import torch
 from dppo_redis.errors import ExitStatus
 from tests.e2e.support import Command, Server, assert_books_balance
 
-_BATCH = 3 * 8 * 21  # what three actors give to an update
+_BATCH = 3 * 8 * 21  # rollouts of three actors for one update
 _RUN = (
     *("CartPole-v1", "--lock-step", "--segment-updates", "4", "--actors", "3", "--vectorization", "sync"),
     *("--ppo.batch-steps", str(_BATCH), "--checkpoint.milestone-steps", str(6 * _BATCH), "--json"),
@@ -25,7 +25,7 @@ def _updates(number: int) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """20 updates in one go; 10 updates (amid a segment), a resume, and 10 more; 20 in one process.
+    """20 updates without a break; 10 updates (inside a segment), a resume, and 10 more; 20 in one process.
 
     The interrupted run is not evaluated: evaluation must change nothing.
     """
@@ -71,7 +71,7 @@ def test_two_runs_of_three_actors_one_of_them_resumed_learn_the_same_bit_for_bit
     _assert_bit_equal(_learnt(runs["whole"]), _learnt(runs["halves"]))
 
 
-def test_so_does_the_serial_baseline_with_the_same_three_collectors(runs: dict[str, Path]) -> None:
+def test_the_serial_baseline_with_the_same_three_collectors_learns_the_same(runs: dict[str, Path]) -> None:
     _assert_bit_equal(_learnt(runs["whole"]), _learnt(runs["serial"]))
 
 
@@ -109,7 +109,7 @@ def test_a_resume_with_another_fleet_or_beginning_is_refused(
         assert cause in line
 
 
-def test_an_outside_actor_is_sent_home_with_one_line_and_training_goes_on(tmp_path: Path) -> None:
+def test_an_outside_actor_is_refused_in_one_line_and_training_continues(tmp_path: Path) -> None:
     endless = (*_RUN, *_UNSEEN, "--total-steps", "1000000000", "--run", "fixed")
     with Server().start() as server, Command("train", *endless, "--redis", server.url, cwd=tmp_path) as train:
         run = server.run("fixed")

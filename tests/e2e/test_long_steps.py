@@ -12,7 +12,7 @@ from tests.conftest import wait_until
 from tests.e2e.support import ACTOR, Command, Server, assert_nothing_left
 
 SMALL = ("--envs-per-actor", "2", "--rollout-steps", "8", "--ppo.batch-steps", "16", "--network.hidden", "8")
-ENDLESS = (  # but quick while it is tried out
+ENDLESS = (  # quick during the inspection
     *("tests.envs:Slow-v0", "--env-kwargs", "ms", "3600000", "quick", "1", "--vectorization", "sync"),
     *SMALL,
 )
@@ -21,10 +21,10 @@ ENDLESS = (  # but quick while it is tried out
 @pytest.mark.parametrize(
     ("vectorization", "limit_s"), [("sync", 5), pytest.param("async", 12, marks=pytest.mark.slow)]
 )
-def test_an_actor_whose_environment_hangs_is_started_anew_and_says_so(
+def test_an_actor_whose_environment_hangs_is_restarted_and_reports_it(
     tmp_path: Path, vectorization: str, limit_s: int
 ) -> None:
-    """The limit also holds for building them, which takes processes of their own a while."""
+    """The limit also holds for building the environments, which is slow in processes of their own."""
     marker = tmp_path / "hung"
     arguments = (
         "tests.envs:Hangs-v0",
@@ -61,7 +61,7 @@ def test_an_actor_lives_while_a_rollout_takes_longer_than_its_registration(tmp_p
         assert_nothing_left(command)
 
 
-def test_an_actor_by_hand_in_an_endless_step_leaves_when_it_is_told_to(tmp_path: Path) -> None:
+def test_an_actor_in_an_endless_step_ends_on_a_signal(tmp_path: Path) -> None:
     with (
         Server().start() as server,
         Command(

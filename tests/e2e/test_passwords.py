@@ -1,4 +1,4 @@
-"""A Redis that asks for a password: how it is given, and that nobody else comes to know it."""
+"""A Redis that requires a password: the ways to pass it, and that it stays secret."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ def guarded() -> Iterator[Guarded]:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("guarded")
-    file = place.parent / "password.txt"  # beside the directory that is searched for the password
+    file = place.parent / "password.txt"  # outside of the directory that is searched for the password
     file.write_text(PASSWORD + "\n")
     file.chmod(0o600)
     return place
@@ -73,7 +73,7 @@ def _assert_secret(command: Command, place: Path) -> None:
         assert [name for name, content in tree(place).items() if secret.encode() in content] == []
 
 
-def test_a_password_on_the_command_line_is_accepted_with_a_warning_and_told_to_nobody(
+def test_a_password_on_the_command_line_is_accepted_with_a_warning_and_stays_secret(
     on_the_command_line: Command, guarded: Guarded, place: Path
 ) -> None:
     guarded.run("plain").reaches(3, deadline_s=45)
@@ -133,7 +133,7 @@ def test_a_wrong_password_ends_a_command_with_78_within_ten_seconds(
     assert not (place / "runs" / "wrong").exists()
 
 
-def test_no_password_at_all_is_told_apart_from_an_outage(guarded: Guarded, place: Path) -> None:
+def test_a_missing_password_is_not_reported_as_an_outage(guarded: Guarded, place: Path) -> None:
     with Command("actor", "--run", "wrong", "--redis", guarded.port_url, cwd=place) as actor:
         assert actor.wait(10) == ExitStatus.CONFIGURATION
         assert "Redis refuses" in actor.error_lines[-1]

@@ -43,7 +43,7 @@ def _settled(run: Run, outcome: str) -> int:
 
 
 # Known failure KF-RED-13.
-def test_an_entry_that_kills_the_learner_is_set_aside_after_three_deaths_and_good_ones_are_trained(
+def test_an_entry_that_kills_the_learner_three_times_is_quarantined_and_others_are_trained_on(
     server: Server, place: Path
 ) -> None:
     server.start()
@@ -60,7 +60,7 @@ def test_an_entry_that_kills_the_learner_is_set_aside_after_three_deaths_and_goo
                 _push(run, good, 2)
                 _push(run, good, 3)
             assert learner.wait(20) == -signal.SIGKILL
-        run.client.delete(run.keys.lease)  # as if it had run out
+        run.client.delete(run.keys.lease)  # as if it had expired
     with _learner(server, place):
         wait_until(lambda: _settled(run, "refused:poison") == 1, 30, "the deadly one is refused")
         wait_until(lambda: _settled(run, "trained") == 4, 10, "the good ones are trained")

@@ -1,4 +1,4 @@
-"""The server's machine loses power during training: the end of its log is gone."""
+"""The server's machine loses power during training, so that the end of its log is lost."""
 
 from pathlib import Path
 

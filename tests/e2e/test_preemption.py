@@ -1,4 +1,4 @@
-"""One line for every start: `--resume auto` after kills at any moment, until the run is done."""
+"""One command line for each start: `--resume auto` after kills at any time, until the run has finished."""
 
 import contextlib
 import csv
@@ -25,14 +25,16 @@ def _updates(run_dir: Path) -> list[int]:
     ("program", "moments", "name"),
     [("serial", (0.3, 3.1, 2.4, 4.0), "Slow-v0-s1-serial"), ("train", (1.7, 4.0, 3.2), "Slow-v0-s1")],
 )
-def test_a_run_that_is_killed_again_and_again_completes_with_the_same_line(
+def test_a_run_that_is_killed_repeatedly_completes_with_the_same_command_line(
     tmp_path: Path, program: str, moments: tuple[float, ...], name: str
 ) -> None:
     with contextlib.ExitStack() as stack:
         for moment in moments:
             killed = stack.enter_context(Command(program, *_LINE, cwd=tmp_path))
             time.sleep(moment)
-            killed.send(signal.SIGKILL)  # the command alone: its fleet still ends when the next line starts
+            killed.send(
+                signal.SIGKILL
+            )  # only the command: its fleet is still ending when the next command starts
             killed.process.wait()
         command = stack.enter_context(Command(program, *_LINE, cwd=tmp_path))
         assert command.wait(60) == ExitStatus.DONE, command.err
@@ -48,14 +50,14 @@ def test_a_run_that_is_killed_again_and_again_completes_with_the_same_line(
 
 
 @pytest.mark.slow
-def test_on_an_outside_redis_what_a_killed_start_left_is_gone_on_with_and_anothers_run_is_not_touched(
+def test_on_an_outside_redis_a_killed_start_is_continued_and_other_runs_are_not_touched(
     tmp_path: Path,
 ) -> None:
     with Server() as server, contextlib.ExitStack() as stack:
         server.start()
         run = server.run("one")
         line = ("train", *_LINE, "--run", "one", "--redis", server.url)
-        for key in (run.keys.control, run.keys.spec):  # before there is a checkpoint, and about when there is
+        for key in (run.keys.control, run.keys.spec):  # before the first checkpoint, and at about its time
             killed = stack.enter_context(Command(*line, cwd=tmp_path))
             wait_until(lambda key=key: server.client.exists(key) == 1, 30, f"there is {key}")  # type: ignore[misc]
             killed.send(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The tests themselves: what they start ends with them, and ignored signals are not inherited."""
+"""The tests' own processes: they end with the tests, and do not inherit ignored signals."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ time.sleep(600)
 
 
 def has_ended(pid: int) -> bool:
-    """Also where whoever has adopted it has not asked how."""
+    """Whether the process has ended; a zombie counts as ended."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""A fleet on a Redis of somebody else's: who may join, what is refused, what is shown, what heals."""
+"""A fleet on a shared Redis: who may join, refused rollouts, status, and recovery of killed services."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ from tests.e2e.support import (
 from tests.factories import make_header, make_rollout
 
 NAME = "shared"
-# Entries pushed by hand must not grow stale before they are looked at.
+# The learner must read entries of the test before they are stale.
 PATIENT = ("--max-staleness", "1000")
 
 
@@ -47,7 +47,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def fleet(server: Server, directory: Path) -> Iterator[Command]:
-    """A run without a target, with budget for longer than all of these tests take."""
+    """A run without a target, whose budget lasts longer than these tests."""
     arguments = ["train", *SLOW, *PATIENT, "--run", NAME, "--redis", server.url]
     with Command(*arguments, cwd=directory) as command:
         run = server.run(NAME)
@@ -61,7 +61,7 @@ def fleet(server: Server, directory: Path) -> Iterator[Command]:
 
 @pytest.fixture
 def run(fleet: Command, server: Server) -> Iterator[Run]:
-    """The run, training; it still does after each test, and its books balance."""
+    """The run. After each test it must still train, and its books must balance."""
     found = server.run(NAME)
     yield found
     found.goes_on()
@@ -69,7 +69,7 @@ def run(fleet: Command, server: Server) -> Iterator[Run]:
     assert found.status("imbalance") == 0
 
 
-# What is seen
+# Status
 
 
 def test_status_shows_version_backlog_actors_drops_and_evaluation(run: Run, directory: Path) -> None:
@@ -100,7 +100,7 @@ def test_status_is_readable_without_json(run: Run, directory: Path) -> None:
             assert word in status.out
 
 
-def test_status_of_a_run_that_is_not_there_is_refused(run: Run, directory: Path) -> None:
+def test_status_of_an_unknown_run_is_refused(run: Run, directory: Path) -> None:
     with Command("status", "--redis", _url(run), "--run", "nobody", cwd=directory) as status:
         assert status.wait(15) == ExitStatus.CONFIGURATION
         assert status.err.startswith("dppo-redis: this Redis has no run nobody; it has: ")
@@ -124,7 +124,7 @@ def _url(run: Run) -> str:
     return f"unix://{run.client.get_connection_kwargs()['path']}"
 
 
-# Who joins
+# Joining
 
 
 def test_an_actor_joins_with_url_and_run_name_only_and_leaves_on_sigterm(run: Run, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_an_actor_joins_with_url_and_run_name_only_and_leaves_on_sigterm(run: Ru
     assert settled.get("refused", "0") == run.hash(run.keys.ledger).get("refused", "0")
 
 
-def test_a_second_learner_is_refused_and_told_who_leads(run: Run, directory: Path) -> None:
+def test_a_second_learner_is_refused_and_its_message_names_the_leader(run: Run, directory: Path) -> None:
     leader = run.hash(run.keys.status)["learner"]
     epoch = run.status("epoch")
     before = tree(directory / "runs" / NAME / "checkpoints")
@@ -152,7 +152,7 @@ def test_a_second_learner_is_refused_and_told_who_leads(run: Run, directory: Pat
         assert "Traceback" not in second.err
     assert run.hash(run.keys.status)["learner"] == leader
     assert run.status("epoch") == epoch
-    assert before.keys() != tree(directory / "runs" / NAME / "checkpoints").keys()  # the first goes on
+    assert before.keys() != tree(directory / "runs" / NAME / "checkpoints").keys()  # the first continues
 
 
 @pytest.mark.parametrize("how", ["--overwrite", "--resume", "--json"])
@@ -164,7 +164,7 @@ def test_train_under_the_name_of_a_living_run_is_refused(run: Run, directory: Pa
     arguments = ["train", *what, "--run", NAME, "--redis", _url(run), how]
     with Command(*arguments, cwd=directory) as second:
         assert second.wait(15) == ExitStatus.CONFIGURATION
-        # With --resume the directory is looked at first, and the run there lives.
+        # With --resume the command checks the directory first, whose run lives.
         leader = "is in use by a living run" if how == "--resume" else run.hash(run.keys.status)["learner"]
         assert leader in second.error_lines[-1]
         assert second.error_lines == [second.error_lines[-1]]
@@ -173,11 +173,11 @@ def test_train_under_the_name_of_a_living_run_is_refused(run: Run, directory: Pa
     assert config.read_bytes() == before
 
 
-# What is refused
+# Refused rollouts
 
 
 def _spoil(run: Run) -> dict[str, dict[str, object]]:
-    """Entries that each break one rule, by the reason they must be refused for."""
+    """Entries that break one rule each, by the reason for which the learner must refuse them."""
     description = RunDescription.from_text(run.client.get(run.keys.spec))
     spec = description.spec
     epoch, version, update = map(int, run.client.hmget(run.keys.weights, "epoch", "version", "update"))
@@ -207,7 +207,7 @@ def _spoil(run: Run) -> dict[str, dict[str, object]]:
     }
 
 
-def test_malformed_entries_are_refused_with_their_reasons_and_the_learner_goes_on(run: Run) -> None:
+def test_malformed_entries_are_refused_with_their_reasons_and_the_learner_continues(run: Run) -> None:
     before = run.hash(run.keys.ledger)
     spoiled = _spoil(run)
     for fields in spoiled.values():
@@ -224,10 +224,10 @@ def test_malformed_entries_are_refused_with_their_reasons_and_the_learner_goes_o
     assert {"undecodable", "schema", "nonfinite", "shape", "crc", "dtype", "spec", "header"} <= kept
 
 
-# What comes back
+# Recovery
 
 
-def test_an_actor_killed_with_9_comes_back_under_a_higher_boot_number(run: Run, fleet: Command) -> None:
+def test_an_actor_killed_with_9_restarts_with_a_higher_boot_number(run: Run, fleet: Command) -> None:
     boot, pid = run.boot(0), fleet.service(*ACTOR, "--run", NAME, "--slot", "0")
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: run.boot(0) > boot, 15, "the actor joins again")
@@ -236,7 +236,7 @@ def test_an_actor_killed_with_9_comes_back_under_a_higher_boot_number(run: Run, 
     assert fleet.service(*ACTOR, "--run", NAME, "--slot", "0") != pid
 
 
-def test_an_evaluator_killed_with_9_comes_back(run: Run, fleet: Command) -> None:
+def test_an_evaluator_killed_with_9_restarts(run: Run, fleet: Command) -> None:
     pid = fleet.service(*EVALUATOR)
     os.kill(pid, signal.SIGKILL)
     version = run.status("version")
@@ -270,7 +270,7 @@ def test_no_rollout_is_trained_twice_over_the_death_of_a_learner(run: Run, fleet
     pipeline.xinfo_stream(run.keys.rollouts)
     pipeline.hgetall(run.keys.ledger)
     stream, ledger = pipeline.execute()
-    assert trained_steps <= int(ledger["steps:trained"])  # each entry adds to these but once
+    assert trained_steps <= int(ledger["steps:trained"])  # each entry counts only once
     assert "lost" not in ledger
     outcomes = {name: int(ledger.get(name, 0)) for name in OUTCOMES}
     assert stream["entries-added"] == sum(outcomes.values()) + stream["length"]

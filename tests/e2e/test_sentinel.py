@@ -1,4 +1,4 @@
-"""A fleet whose primary goes, by command, by kill -9 and by freezing: training goes on, the books balance."""
+"""A fleet whose primary fails by command, kill -9 or freezing: training continues, the books balance."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -16,8 +16,10 @@ from tests.e2e.support import assert_books_balance
 @pytest.mark.parametrize(
     "faults", [FAULTS[1:2], pytest.param(FAULTS * 3, marks=pytest.mark.slow)], ids=["kill", "all"]
 )
-def test_training_goes_on_versions_rise_and_the_books_balance(faults: Sequence[str], tmp_path: Path) -> None:
-    """`measure` raises where training does not go on, and where one version meant two sets of weights."""
+def test_training_continues_versions_rise_and_the_books_balance(
+    faults: Sequence[str], tmp_path: Path
+) -> None:
+    """`measure` raises if training stops, or if one version had two sets of weights."""
     with SentinelGroup(find_server()) as group:
         found, summary = measure(group, faults, tmp_path / "run")
     assert [failover.fault for failover in found] == list(faults)

@@ -1,4 +1,4 @@
-"""However `train` ends, or is ended, the whole fleet ends with it."""
+"""The whole fleet ends with `train`, for each way in which `train` can end."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ from tests.e2e.support import (
     tree,
 )
 
-# An environment in a process of its own each, as the last option wins.
+# Each environment has its own process: the last option counts.
 _ASYNC = ("--vectorization", "async")
 _SIGNALS = {
     signal.SIGTERM: ExitStatus.TERMINATED,
@@ -40,7 +40,7 @@ _FLEETS = {
 
 @pytest.fixture(scope="module")
 def fleets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Command]]:
-    """Five fleets, started at once; each test ends its own."""
+    """Five fleets, started at the same time; each test ends its own."""
     with contextlib.ExitStack() as stack:
         yield {
             name: stack.enter_context(
@@ -75,7 +75,7 @@ def test_the_directory_of_a_living_run_is_refused_whatever_the_flags(
 
 @pytest.fixture(scope="module")
 def statuses(fleets: Mapping[str, Command]) -> Mapping[signal.Signals, int]:
-    """Exit statuses of the fleets that are sent a signal, all at once."""
+    """Exit statuses of the fleets that get a signal, all at the same time."""
     for number in _SIGNALS:
         _training(fleets[number.name]).send(number)
     return {number: fleets[number.name].wait(30) for number in _SIGNALS}
@@ -100,7 +100,7 @@ def test_a_signal_to_train_stops_cleanly_with_a_summary(
 
 
 def _is_told_to_stop(command: Command) -> bool:
-    """Whether the wish to stop has reached the fleet: over Redis, or through supervisord."""
+    """Whether the stop has reached the fleet, through Redis or supervisord."""
     directory = next((command.place / "runs").iterdir())
     log = directory / "logs" / "supervisord.log"
     if not command.running or (log.exists() and "received SIGTERM" in log.read_text()):
@@ -109,14 +109,14 @@ def _is_told_to_stop(command: Command) -> bool:
     if socket is None:
         return False
     with (
-        contextlib.suppress(redis.ConnectionError),  # it has not begun to listen, or is gone
+        contextlib.suppress(redis.ConnectionError),  # it does not listen yet, or has ended
         redis.Redis(unix_socket_path=str(socket), decode_responses=True, protocol=2) as client,
     ):
         return bool(client.hget(RunKeys(directory.name).control, "state") == "stop")
     return False
 
 
-def test_a_stop_while_the_fleet_starts_reaches_it_and_is_as_clean(
+def test_a_stop_while_the_fleet_starts_is_clean(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with Command("train", *SLOW, "--json", cwd=tmp_path_factory.mktemp("hasty")) as command:

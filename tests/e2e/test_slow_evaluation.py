@@ -1,4 +1,4 @@
-"""Evaluations of environments whose steps take milliseconds, and of tasks without ends."""
+"""Evaluations of environments whose steps take milliseconds, and of endless tasks."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ _FLEET = (
 
 
 def test_a_target_ends_a_run_of_slow_steps_soon_after_it_is_met(tmp_path: Path) -> None:
-    """20 episodes of 100 steps of 5 ms: ten seconds one after another. Whatever is trained meets it."""
+    """20 episodes of 100 steps of 5 ms take ten seconds one after another. Each policy meets the target."""
     arguments = ("tests.envs:Slow-v0", "--env-kwargs", "ms", "5", "length", "100", *_FLEET)
     more = ("--total-steps", "1000000", "--target-return", "1")
     with Command("train", *arguments, *more, cwd=tmp_path) as command:
@@ -27,7 +27,7 @@ def test_a_target_ends_a_run_of_slow_steps_soon_after_it_is_met(tmp_path: Path) 
     assert summary["return_mean"] == 100 * 101 / 2
 
 
-def test_a_task_without_ends_does_not_hold_up_the_end_and_says_what_to_do(tmp_path: Path) -> None:
+def test_an_endless_task_does_not_delay_the_end_and_the_message_names_a_remedy(tmp_path: Path) -> None:
     arguments = ("tests.envs:Slow-v0", "--env-kwargs", "ms", "5", "length", "1000000000", *_FLEET)
     more = ("--total-steps", "512", "--evaluation.end-wait-s", "3")
     with Command("train", *arguments, *more, cwd=tmp_path) as command:

@@ -1,4 +1,4 @@
-"""Two learners of one run: one leads, the other stands by; whoever was overtaken writes nothing any more."""
+"""Two learners of one run: one leads, the other waits. A learner that lost its lease writes nothing."""
 
 import signal
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.e2e.test_by_hand import NAME, place, server
 from tests.e2e.test_by_hand import _actor as actor_of
 
 __all__ = ["place", "server"]  # fixtures
-TAKEOVER_S = 15.0  # a lease of 5 s has to run out; the machine may be busy
+TAKEOVER_S = 15.0  # a lease of 5 s must expire, and the machine may be busy
 
 
 def _learner(server: Server, place: Path, *flags: str) -> Command:
@@ -33,7 +33,7 @@ def _pair(server: Server, place: Path) -> Iterator[tuple[Run, Command, Command]]
 
 
 def _taken_over(run: Run, from_epoch: int) -> int:
-    """The epoch of the standby, once it leads."""
+    """Wait until the standby leads; returns its epoch."""
     wait_until(lambda: run.weights("epoch") > from_epoch, TAKEOVER_S, "the standby leads")
     return run.weights("epoch")
 

@@ -24,9 +24,7 @@ def _ends_naming_both_schemas(service: Command, run: int, release: int) -> None:
 
 
 # Known failure KF-WIRE-06.
-def test_a_run_goes_on_when_its_learner_is_upgraded_first_and_its_actors_then(
-    server: Server, place: Path
-) -> None:
+def test_a_run_continues_when_its_learner_is_upgraded_before_its_actors(server: Server, place: Path) -> None:
     server.start()
     run = server.run(NAME)
     with old_actor(server, place) as actor:

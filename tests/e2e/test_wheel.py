@@ -19,7 +19,7 @@ _LIMIT_S = 300 * PATIENCE
 
 
 def run(command: Sequence[str | Path], cwd: Path) -> str:
-    """Standard output of a command that has to succeed; nothing of this process' own paths reaches it."""
+    """Run a command, which must succeed, without this process' paths; returns its standard output."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "DPPO_"))
     }
@@ -39,7 +39,7 @@ def run(command: Sequence[str | Path], cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of what git knows, because a build leaves files beside its sources."""
+    """A wheel, built from a copy of the files in git, because a build leaves files beside its sources."""
     sources, target = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("wheel")
     for name in run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], ROOT).split(
         "\0"
@@ -55,7 +55,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh environment with the wheel. Its dependencies are those of the environment of the tests."""
+    """A fresh environment with the wheel. It uses the dependencies of the tests' environment."""
     place = tmp_path_factory.mktemp("environment") / "venv"
     run([sys.executable, "-m", "venv", "--without-pip", place], place.parent)
     libraries = run(

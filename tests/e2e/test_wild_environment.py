@@ -1,4 +1,4 @@
-"""An environment is other people's code: it neither holds a command up nor moves its files."""
+"""Environments that hang, print, change directories or close streams do not disturb a command."""
 
 import json
 import shlex
@@ -54,7 +54,7 @@ def files(directory: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("command", ["train", "serial"])
-def test_a_stop_is_heeded_while_the_constructor_hangs(command: str, tmp_path: Path) -> None:
+def test_a_stop_works_while_the_constructor_hangs(command: str, tmp_path: Path) -> None:
     write_mine(tmp_path, init="signal.signal(15, signal.SIG_IGN); open('begun', 'w'); time.sleep(1e6)")
     with Command(command, "mine:Mine-v0", *_SMALL, cwd=tmp_path) as running:
         wait(running, (tmp_path / "begun").exists)
@@ -77,7 +77,9 @@ def wait(running: Command, condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     "place", [{"init": "time.sleep(1e6)"}, {"reset": "ctypes.PyDLL(None).sleep(1000)"}], ids=str
 )
-def test_what_hangs_is_named_with_its_place_at_the_limit(place: Mapping[str, str], tmp_path: Path) -> None:
+def test_a_hanging_call_is_named_with_its_place_at_the_limit(
+    place: Mapping[str, str], tmp_path: Path
+) -> None:
     write_mine(tmp_path, **place)
     with Command("train", "mine:Mine-v0", "--env-timeout-s", "2", cwd=tmp_path) as running:
         assert running.wait(20) == ExitStatus.ENVIRONMENT_BROKEN
@@ -87,8 +89,8 @@ def test_what_hangs_is_named_with_its_place_at_the_limit(place: Mapping[str, str
         assert files(tmp_path) == {"mine.py"}
 
 
-def test_what_is_busy_at_first_is_waited_for_and_a_wild_one_trains_all_the_same(tmp_path: Path) -> None:
-    """And what it was like is kept: a host without it can export the policy."""
+def test_an_environment_that_is_busy_at_first_is_retried_and_a_wild_one_trains(tmp_path: Path) -> None:
+    """Its spaces are stored, so that a host without the environment can export the policy."""
     write_mine(
         tmp_path, init=f"assert not os.path.exists('busy'), 'no licence'; {_WILD}", reset="os.chdir('/')"
     )
@@ -118,7 +120,7 @@ def test_a_module_with_a_name_of_ours_is_refused_by_name(tmp_path: Path) -> None
         assert files(tmp_path) == {"mine.py", "workers.py"}
 
 
-def test_a_run_that_is_stopped_while_a_reset_hangs_says_what_it_came_to(tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_while_a_reset_hangs_prints_its_summary(tmp_path: Path) -> None:
     write_mine(
         tmp_path,
         init="self.resets = 0",
@@ -144,7 +146,7 @@ def test_a_run_that_is_stopped_while_a_reset_hangs_says_what_it_came_to(tmp_path
     ],
     ids=["prints", "closes"],
 )
-def test_what_the_environment_prints_or_closes_leaves_our_answer_alone_on_standard_output(
+def test_output_of_the_environment_does_not_mix_with_the_answer_on_standard_output(
     init: str, reset: str, tmp_path: Path
 ) -> None:
     write_mine(tmp_path, init=init, reset=reset)
@@ -157,7 +159,7 @@ def test_what_the_environment_prints_or_closes_leaves_our_answer_alone_on_standa
         assert ("aside" in running.err, "below" in running.err) == ("aside" in init, "below" in init)
 
 
-def test_a_run_outlives_the_reader_of_its_screen(tmp_path: Path) -> None:
+def test_a_run_continues_when_the_reader_of_its_output_ends(tmp_path: Path) -> None:
     program = ("-c", "import os, sys; os.execvp('sh', ['sh', '-c', sys.argv[1]])")
     line = [sys.executable, "-m", "ops", "serial", "CartPole-v1", *_SMALL, "--total-steps", "256"]
     with Command(f"{shlex.join(line)} | head -n 1", program=program, cwd=tmp_path) as running:

@@ -1,4 +1,4 @@
-"""Fleets whose environments leave threads and simulators behind, take signals over, hang, and crash."""
+"""Fleets whose environments leave threads and simulators behind, replace signal handlers, hang and crash."""
 
 import signal
 from pathlib import Path
@@ -53,13 +53,13 @@ _SMALL = (
 
 
 def fleet(directory: Path, code: str, *arguments: str) -> Command:
-    """A fleet whose environment's class goes on with these lines."""
+    """A fleet whose environment's class ends with these lines."""
     lines = "".join(f"    {line}\n" for line in code.strip().splitlines())
     (directory / "mine.py").write_text(_MODULE.replace("CODE\n", lines))
     return Command("train", "mine:Mine-v0", *_SMALL, *arguments, "--json", cwd=directory)
 
 
-def test_signals_taken_over_threads_and_simulators_do_not_hold_a_fleet(tmp_path: Path) -> None:
+def test_replaced_signal_handlers_threads_and_simulators_do_not_delay_the_end(tmp_path: Path) -> None:
     code = """
 def begin(self):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -77,7 +77,9 @@ def begin(self):
         assert "stopped: evaluator (exit status" in log
 
 
-def test_what_a_hanging_step_started_is_gone_and_a_crash_in_one_slot_ends_no_run(tmp_path: Path) -> None:
+def test_processes_of_a_hanging_step_are_ended_and_crashes_in_one_slot_do_not_end_the_run(
+    tmp_path: Path,
+) -> None:
     """Slot 1 hangs once, slot 0 crashes again and again, slot 2 samples, slowly at first."""
     hung, back = tmp_path / "hung", tmp_path / "back"
     code = f"""
@@ -111,9 +113,7 @@ def act(self):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda value: value.name)
-def test_an_actor_that_was_killed_comes_back_and_its_simulators_do_not_stay(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_killed_actor_restarts_and_its_simulators_are_ended(tmp_path: Path, number: signal.Signals) -> None:
     code = f"""
 def act(self):
     if self.steps == 20 and not os.path.exists({str(tmp_path / "killed")!r}):

@@ -1,4 +1,4 @@
-"""`train` works wherever it is typed: environments beside the user, names that are hard to quote."""
+"""`train` works in any directory: with environments in it, and with names that need quotes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +34,7 @@ gymnasium.register("Corridor-v0", entry_point=Corridor, max_episode_steps=50)
 
 @pytest.fixture(scope="module")
 def beside_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """An environment in a module of the working directory, which is on no path."""
+    """An environment in a module of the working directory, which is not on PYTHONPATH."""
     place = tmp_path_factory.mktemp("user")
     (place / "corridor.py").write_text(_CORRIDOR)
     with Command("train", "corridor:Corridor-v0", *_BUDGET, cwd=place) as command:
@@ -58,11 +58,11 @@ def test_every_process_finds_an_environment_in_the_working_directory(beside_the_
     assert beside_the_user.wait(45) == ExitStatus.DONE, beside_the_user.err
     summary = beside_the_user.summary()
     assert summary["reason"] == "total_steps"
-    assert -50 <= summary["return_mean"] <= -9  # so the evaluator found it too
+    assert -50 <= summary["return_mean"] <= -9  # so the evaluator has found it, too
     assert_nothing_left(beside_the_user)
 
 
-def test_a_directory_with_percent_signs_spaces_and_quotes_is_as_good_as_any(in_an_odd_place: Command) -> None:
+def test_a_directory_with_percent_signs_spaces_and_quotes_works(in_an_odd_place: Command) -> None:
     assert in_an_odd_place.wait(45) == ExitStatus.DONE, in_an_odd_place.err
     logs = Path(in_an_odd_place.summary()["run_dir"]) / "logs"
     assert {"actor_000.log", "actor_001.log", "learner.log"} <= {log.name for log in logs.iterdir()}
@@ -71,7 +71,7 @@ def test_a_directory_with_percent_signs_spaces_and_quotes_is_as_good_as_any(in_a
 
 def test_the_console_command_finds_an_environment_in_the_working_directory(tmp_path: Path) -> None:
     (tmp_path / "corridor.py").write_text(_CORRIDOR)
-    # What pip's script does: its own directory, not the working one, is on the path.
+    # As with pip's script, its own directory is on the path, and the working directory is not.
     script = tmp_path / "bin" / "dppo-redis"
     script.parent.mkdir()
     script.write_text("import sys\nfrom ops.cli import main\nsys.exit(main())\n")
