@@ -17,6 +17,7 @@ BENCHMARKS = {
     "slow_environment": ("ops.bench.slow_environment", "how a fleet shares its time when a step takes 5 ms"),
     "uneven": ("ops.bench.uneven.command", "what waiting for slow steps costs, with and without lock step"),
     "speed": ("ops.bench.speed", "environment steps per second, beside stable-baselines3"),
+    "solve": ("ops.bench.solve", "seconds from the command until CartPole-v1 is solved, beside a peer"),
     "peers": ("ops.bench.peers.command", "other PPO implementations beside ours: steps/s, time to 475"),
     "article": ("ops.bench.article.command", "the claims of the article behind this product, measured"),
     "gradient": ("ops.bench.gradient", "a gradient step by hand beside autograd's; an update's parts"),
