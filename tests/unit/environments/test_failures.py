@@ -24,7 +24,7 @@ from tests.envs.episodes import FixedLength
 from tests.factories import TERMINATING, source
 
 
-class RaisingEnvironment(FixedLength):
+class Wild(FixedLength):
     """Raises a given error in a given method."""
 
     def __init__(self, what: str = "", where: str = "init", length: int = 3) -> None:
@@ -48,15 +48,15 @@ class RaisingEnvironment(FixedLength):
         CLOSED.append(self)
 
 
-class HandsOn(RaisingEnvironment):
+class HandsOn(Wild):
     """Takes any argument, and hands it on."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
 
 
-CLOSED: list[RaisingEnvironment] = []
-for made in (RaisingEnvironment, HandsOn):
+CLOSED: list[Wild] = []
+for made in (Wild, HandsOn):
     gymnasium.register(f"failures/{made.__name__}-v0", entry_point=f"{__name__}:{made.__name__}")
 gymnasium.register("failures/NotThere-v0", entry_point="tests.no_such_module:Env")
 gymnasium.register("failures/Misspelt-v0", entry_point="tests.envs.episodes:NoSuchEnvironment")
