@@ -104,7 +104,7 @@ class Command:
         assert self.out.endswith("}\n"), self.err
         return cast(dict[str, Any], json.loads(self.out.splitlines()[-1]))
 
-    def said(self, text: str, deadline_s: float = 20.0) -> None:
+    def wait_for_output(self, text: str, deadline_s: float = 20.0) -> None:
         """Wait until the command has printed `text`."""
 
         def found() -> bool:
@@ -115,7 +115,7 @@ class Command:
 
     def how_to_join(self) -> tuple[str, str]:
         """(URL, run name) from the line that the command prints for another actor."""
-        self.said("another actor:")
+        self.wait_for_output("another actor:")
         line = next(line for line in (self.err + self.out).splitlines() if "another actor:" in line)
         words = shlex.split(line)
         return words[words.index("--redis") + 1], words[words.index("--run") + 1]

@@ -70,7 +70,7 @@ def test_services_wait_for_a_redis_that_is_absent_and_begin_by_themselves(
     with ExitStack() as stack:
         services = [stack.enter_context(start(server, place)) for start in (_learner, _actor, _evaluator)]
         for service in services:
-            service.said("waiting to")
+            service.wait_for_output("waiting to")
         server.start()
         run = server.run(NAME)
         run.reaches(3)
@@ -86,10 +86,10 @@ def test_services_wait_for_a_redis_that_is_absent_and_begin_by_themselves(
 def test_services_that_wait_for_redis_end_at_once_on_sigterm(server: Server, place: Path) -> None:
     with _learner(server, place) as learner, _actor(server, place) as actor:
         for service in (learner, actor):
-            service.said("waiting to")
-            asked = time.monotonic()
+            service.wait_for_output("waiting to")
+            signalled_at = time.monotonic()
             assert service.stop(deadline_s=5) == ExitStatus.DONE
-            assert time.monotonic() - asked < 2.5
+            assert time.monotonic() - signalled_at < 2.5
 
 
 def test_an_actor_whose_environment_is_not_the_runs_is_refused(server: Server, place: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_restarted_learner_drops_a_long_stale_backlog_quickly(server: Server, 
     server.client.config_set("maxmemory-policy", "allkeys-lru")
     run = server.run(NAME)
     with _learner(server, place) as learner:
-        learner.said("maxmemory-policy allkeys-lru")
+        learner.wait_for_output("maxmemory-policy allkeys-lru")
         server.client.config_set("maxmemory-policy", "noeviction")
         wait_until(lambda: run.weights("version") > 0, 20, "weights are published")
         assert learner.stop() == ExitStatus.DONE

@@ -46,7 +46,7 @@ def test_a_run_completes_without_locks_and_flushes_and_with_few_open_files_and_w
     with Command(
         *line, cwd=tmp_path, environment=environment, program=_limited("RLIMIT_NOFILE", 200)
     ) as command:
-        command.said("training: ", 60)
+        command.wait_for_output("training: ", 60)
         with Command(*line, "--overwrite", cwd=tmp_path, environment=environment) as second:
             assert second.wait(30) == ExitStatus.CONFIGURATION
             assert "in use by a living run" in second.err
@@ -90,7 +90,7 @@ def test_a_full_disk_at_the_end_is_reported_and_the_run_can_be_resumed_later(
     line = ["train", *SLOW, "--total-steps", "2000", "--run-dir", "run", "--resume", "auto", "--json"]
     ballast = small_disk / "ballast"
     with Command(*line, cwd=small_disk) as command:
-        command.said("training: ", 60)
+        command.wait_for_output("training: ", 60)
         with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(4096))

@@ -25,7 +25,7 @@ def serial(how: str, after: int, *options: str, cwd: Path) -> Command:
 
 def test_a_stop_works_while_the_environment_holds_the_interpreter(tmp_path: Path) -> None:
     with serial("holds_the_lock", 200, cwd=tmp_path) as command:
-        command.said("update 1", 30)
+        command.wait_for_output("update 1", 30)
         time.sleep(1.0)  # usually it holds the interpreter's lock by then
         began = time.monotonic()
         assert command.stop() == ExitStatus.TERMINATED
@@ -70,7 +70,7 @@ def test_processes_that_an_environment_leaves_behind_end_with_the_command(how: s
 
 def test_a_command_does_not_outlive_its_guard(tmp_path: Path) -> None:
     with serial("leaves_a_thread", 0, cwd=tmp_path) as command:
-        command.said("update 1", 30)
+        command.wait_for_output("update 1", 30)
         command.send(signal.SIGKILL)
         command.wait(5)
         assert_nothing_left(command, 5)
@@ -79,7 +79,7 @@ def test_a_command_does_not_outlive_its_guard(tmp_path: Path) -> None:
 def test_a_command_that_is_killed_is_reported_as_killed(tmp_path: Path) -> None:
     """The guard, whose status the shell sees, ends with the same signal as the command."""
     with serial("leaves_a_thread", 0, cwd=tmp_path) as command:
-        command.said("update 1", 30)
+        command.wait_for_output("update 1", 30)
         own = command.service("serial", "tests.envs:Wild-v0")
         wait_until(lambda: own != command.process.pid, 1, "the command runs in a process of its own")
         os.kill(own, signal.SIGKILL)

@@ -90,7 +90,7 @@ def test_a_closed_window_ends_the_command_with_success(tmp_path: Path) -> None:
 def test_ctrl_c_leaves_a_complete_video(run_dir: Path, tmp_path: Path) -> None:
     arguments = ["enjoy", str(run_dir), "--video", "film.mp4", "--episodes", "10000"]
     with Command(*arguments, cwd=tmp_path, environment=NO_DISPLAY) as command:
-        command.said("episode 2", 60)
+        command.wait_for_output("episode 2", 60)
         command.send(signal.SIGINT)
         out = finish(command, ExitStatus.INTERRUPTED)
         assert command.error_lines == []

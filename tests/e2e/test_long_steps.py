@@ -83,6 +83,6 @@ def test_an_actor_in_an_endless_step_ends_on_a_signal(tmp_path: Path) -> None:
 
 def test_the_baseline_in_an_endless_step_can_be_interrupted(tmp_path: Path) -> None:
     with Command("serial", *ENDLESS, cwd=tmp_path) as command:
-        command.said("samples per update")
+        command.wait_for_output("samples per update")
         command.send(signal.SIGINT)
         assert command.wait(15) == ExitStatus.INTERRUPTED

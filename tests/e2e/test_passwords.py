@@ -77,7 +77,7 @@ def test_a_password_on_the_command_line_is_accepted_with_a_warning_and_stays_sec
     on_the_command_line: Command, guarded: Guarded, place: Path
 ) -> None:
     guarded.run("plain").reaches(3, deadline_s=45)
-    on_the_command_line.said("DPPO_REDIS_URL_FILE or DPPO_REDIS_PASSWORD_FILE")
+    on_the_command_line.wait_for_output("DPPO_REDIS_URL_FILE or DPPO_REDIS_PASSWORD_FILE")
     assert on_the_command_line.how_to_join() == (guarded.port_url, "plain")
     _assert_secret(on_the_command_line, place)
     assert on_the_command_line.stop() == ExitStatus.TERMINATED

@@ -14,7 +14,7 @@ import sys, time
 from pathlib import Path
 from tests.e2e.support import SLOW, Command
 command = Command("train", *SLOW, cwd=Path(sys.argv[1]))
-command.said("training: ", 60)
+command.wait_for_output("training: ", 60)
 print(command.process.pid, flush=True)
 time.sleep(600)
 """

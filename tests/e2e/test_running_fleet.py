@@ -129,7 +129,7 @@ def _url(run: Run) -> str:
 
 def test_an_actor_joins_with_url_and_run_name_only_and_leaves_on_sigterm(run: Run, tmp_path: Path) -> None:
     with Command("actor", "--redis", _url(run), "--run", NAME, cwd=tmp_path) as actor:
-        actor.said("of run shared")
+        actor.wait_for_output("of run shared")
         slot = int(actor.err.rpartition(" INFO actor ")[2].split(",")[0])
         wait_until(lambda: int(run.actor(slot).get("pushes", 0)) > 0, 20, "a push that is reported")
         assert run.actor(slot)["last_error"] == ""

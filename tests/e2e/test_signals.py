@@ -54,7 +54,7 @@ def fleets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Co
 
 
 def _training(command: Command) -> Command:
-    command.said("training: ", 60)
+    command.wait_for_output("training: ", 60)
     return command
 
 
@@ -120,7 +120,7 @@ def test_a_stop_while_the_fleet_starts_is_clean(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with Command("train", *SLOW, "--json", cwd=tmp_path_factory.mktemp("hasty")) as command:
-        command.said("samples per update")
+        command.wait_for_output("samples per update")
         command.send(signal.SIGTERM)
         wait_until(lambda: _is_told_to_stop(command), 7, "the fleet is told to stop")
         assert command.wait(30) == ExitStatus.TERMINATED

@@ -31,7 +31,7 @@ def test_an_endless_task_does_not_delay_the_end_and_the_message_names_a_remedy(t
     arguments = ("tests.envs:Slow-v0", "--env-kwargs", "ms", "5", "length", "1000000000", *_FLEET)
     more = ("--total-steps", "512", "--evaluation.end-wait-s", "3")
     with Command("train", *arguments, *more, cwd=tmp_path) as command:
-        command.said("waiting for the last evaluation", 60)
+        command.wait_for_output("waiting for the last evaluation", 60)
         assert "at most 3 s" in command.err
         assert command.wait(30) == ExitStatus.DONE, command.err
         summary = command.summary()
@@ -39,4 +39,4 @@ def test_an_endless_task_does_not_delay_the_end_and_the_message_names_a_remedy(t
     assert (summary["reason"], summary["evaluation"], summary["evaluations"]) == ("total_steps", None, 0)
     assert any("TimeLimit" in text or "not evaluated in time" in text for text in summary["warnings"])
     with Command("evaluate", summary["run_dir"], "--episodes", "1", cwd=tmp_path) as command:
-        command.said("using its last checkpoint", 30)
+        command.wait_for_output("using its last checkpoint", 30)

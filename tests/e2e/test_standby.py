@@ -28,7 +28,7 @@ def _pair(server: Server, place: Path) -> Iterator[tuple[Run, Command, Command]]
     with _learner(server, place) as leader, actor_of(server, place):
         run.reaches(2)
         with _learner(server, place, "--standby") as standby:
-            standby.said(f"standing by: run {NAME} is led by")
+            standby.wait_for_output(f"standing by: run {NAME} is led by")
             yield run, leader, standby
 
 
@@ -66,11 +66,11 @@ def test_a_leader_that_ends_cleanly_is_followed_from_its_last_checkpoint_until_t
         update, first = run.weights("update"), run.weights("epoch")
         assert leader.stop() == ExitStatus.DONE
         second = _taken_over(run, first)
-        standby.said("resuming at update")
+        standby.wait_for_output("resuming at update")
         assert int(standby.err.split("resuming at update ")[1].split()[0]) >= update
         run.goes_on()
         with _learner(server, place, "--standby") as third:
-            third.said("standing by")
+            third.wait_for_output("standing by")
             run.client.hset(run.keys.control, "state", "stop")
             assert standby.wait(15) == ExitStatus.DONE
             assert third.wait(5) == ExitStatus.DONE

@@ -36,7 +36,7 @@ def test_a_failed_last_checkpoint_is_reported_and_a_resumed_run_starts_with_the_
     line = [program, *SLOW, "--total-steps", "1200", "--run-dir", "run", "--resume", "auto", "--json"]
     checkpoints, curve = tmp_path / "run" / "checkpoints", tmp_path / "run" / "curve.png"
     with Command(*line, cwd=tmp_path, environment=_NOTEBOOK) as command:
-        command.said(begun, 60)
+        command.wait_for_output(begun, 60)
         wait_until(lambda: any(checkpoints.glob("*.pt")), 30, "there is a checkpoint")
         _block_checkpoints(checkpoints)
         assert command.wait(60) == ExitStatus.IO_ERROR, command.err

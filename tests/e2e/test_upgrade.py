@@ -37,7 +37,7 @@ def test_a_run_continues_when_its_learner_is_upgraded_before_its_actors(server: 
         with _new("learner", server, place, "--run-dir", "run") as learner:
             _ends_naming_both_schemas(actor, run=WIRE_SCHEMA + 1, release=WIRE_SCHEMA)
             assert run.weights("update") >= update
-            learner.said("resuming at update")
+            learner.wait_for_output("resuming at update")
             with old_actor(server, place) as late, _new("workers", server, place):
                 _ends_naming_both_schemas(late, run=WIRE_SCHEMA + 1, release=WIRE_SCHEMA)
                 run.goes_on()

@@ -98,7 +98,7 @@ def test_an_environment_that_is_busy_at_first_is_retried_and_a_wild_one_trains(t
     with Command(
         "serial", "mine:Mine-v0", *_SMALL, "--total-steps", "256", "--json", cwd=tmp_path
     ) as running:
-        running.said("no licence")
+        running.wait_for_output("no licence")
         (tmp_path / "busy").unlink()
         assert running.wait(40) == ExitStatus.DONE, running.err
         assert running.err.count("in __init__") == 1

@@ -68,7 +68,7 @@ def begin(self):
     simulator(); daemon()
 """
     with fleet(tmp_path, code, "--actors", "1") as command:
-        command.said("training: ", 60)
+        command.wait_for_output("training: ", 60)
         assert command.stop(10) == ExitStatus.TERMINATED
         assert_nothing_left(command)
         (directory,) = (tmp_path / "runs").iterdir()

@@ -1,4 +1,4 @@
-"""`python -m tests.photographs`: photograph an old commit and this checkout, and say what differs."""
+"""`python -m tests.photographs`: photograph an old commit and this checkout, and print the differences."""
 
 import argparse
 import signal
@@ -14,7 +14,7 @@ _SHOWN = 8
 
 
 def main() -> int:
-    """Compare, print, and say by the exit status whether both sides are the same."""
+    """Compare and print; the exit status is 0 if both sides are the same."""
     parser = argparse.ArgumentParser(prog="python -m tests.photographs", description=__doc__)
     parser.add_argument("--old", default="39f35ce", help="commit to compare with")
     parser.add_argument("--only", nargs="*", default=list(_ALL), choices=_ALL, metavar="NAME")
@@ -23,7 +23,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.cost and options.pairs < cost.FEWEST_PAIRS:
         parser.error(f"an interval of 95 % needs at least {cost.FEWEST_PAIRS} pairs")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is cleaned up, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the context managers clean up
     began, same, different = time.monotonic(), 0, 0
     with sides(options.old) as both:
         if options.cost:
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def _compare(both: Sides, parts: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """All photographs of some parts; a side that cannot go on is a difference, too."""
+    """Compare the photographs of these parts. A side that fails counts as a difference."""
     for name in parts:
         try:
             yield from _ALL[name].photographs(both)

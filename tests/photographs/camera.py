@@ -1,6 +1,6 @@
-"""Photographs: texts that people or other programs see, compared with those of an earlier release.
+"""Photographs: texts that people or other programs read, compared with those of an earlier release.
 
-`PHOTOGRAPH=1` in the environment writes the snapshots again; read the difference before it is committed.
+`PHOTOGRAPH=1` in the environment writes the snapshots again. Read the difference before you commit it.
 """
 
 import difflib
@@ -19,7 +19,7 @@ _HEX = re.compile(r"[0-9a-f]{16}|[0-9a-f]{64}")  # boot ids and digests, some of
 
 
 def photograph(name: str, text: str) -> None:
-    """Fail, showing the difference, unless snapshots/NAME holds exactly this text."""
+    """Fail with the difference unless snapshots/NAME holds exactly this text."""
     if os.environ.get(_VARIABLE) == "1":
         (SNAPSHOTS / name).parent.mkdir(parents=True, exist_ok=True)
         (SNAPSHOTS / name).write_text(_with_newline(text), encoding="utf-8")
@@ -30,7 +30,7 @@ def photograph(name: str, text: str) -> None:
 
 
 def difference(name: str, text: str) -> str:
-    """What differs between snapshots/NAME and this text, with the file's name; nothing if they are equal."""
+    """The difference between snapshots/NAME and this text, with the file's name; empty if they are equal."""
     file = SNAPSHOTS / name
     stored = file.read_text(encoding="utf-8") if file.exists() else ""
     lines = difflib.unified_diff(
@@ -44,7 +44,8 @@ def _with_newline(text: str) -> str:
 
 
 def masked(text: str, places: Mapping[str, str]) -> str:
-    """The text with what differs from machine to machine replaced: {found: shown}, times, private folders."""
+    """The text without differences between machines: {found: shown}, times and private folders are
+    replaced."""
     for found, shown in places.items():
         text = text.replace(found, shown)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", "TIME", text)
@@ -53,7 +54,7 @@ def masked(text: str, places: Mapping[str, str]) -> str:
 
 
 def kind(text: str) -> str:
-    """What a text from Redis or a table looks like."""
+    """The form of a text from Redis or a table: number, text, digest ..."""
     if not text or _HEX.fullmatch(text):
         return f"{len(text)} hex digits" if text else "empty"
     if re.fullmatch(r"-?\d+", text):
@@ -62,12 +63,12 @@ def kind(text: str) -> str:
 
 
 def kinds(fields: Mapping[str, str]) -> list[str]:
-    """A line `name: kind` for each field."""
+    """One line `name: kind` for each field."""
     return [f"{name}: {kind(value)}" for name, value in sorted(fields.items())]
 
 
 def shape(value: Any) -> str:
-    """Names and types of a JSON value, a line for each, in its own order."""
+    """Names and types in a JSON value, one line for each, in their order."""
     return "\n".join(_shape("", value))
 
 

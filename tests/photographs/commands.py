@@ -1,6 +1,7 @@
-"""What each process of a lock-step run sent to Redis. Pure: lines of MONITOR in, sequences out.
+"""The commands that each process of a lock-step run sent to Redis, from lines of MONITOR. Pure.
 
-Two views. *In order*: what the plan of the run decides, word for word, payloads and weights by their
+Two views. *In order*: the commands that the plan of the run decides, word for word, payloads and weights by
+their
 digest. *Forms*: every command with numbers left out, as a set; that is all that can be said of what the
 clock decides (looking for news, renewals, the keeper's rounds, the evaluator, the view).
 """
@@ -15,13 +16,13 @@ _SLOT = re.compile(r":actor:(\d+)$")
 _LONG = 100  # characters; longer words are blobs
 _RANDOM = re.compile(r"\d{13}-\d+|\d{10}\.\d+|[^:\s]+:\d+:[0-9a-f]{8}")  # entry ids, times, a lease's owner
 _NUMBER = re.compile(r"-?\d*\.?\d+(e-?\d+)?|[0-9a-f]{64}|<.*>|")
-# Fields whose values the clock decides, or chance (boot).
+# Fields whose values depend on the clock, or are random (boot).
 _CLOCKED_FIELDS = frozenset(
     ("boot", "host", "pid", "train_s", "wait_s", "update_s", "evaluation_return", "evaluation_steps",
      "actors", "actor_wait_share", "stream_bytes", "entries_added", "backlog")
 )  # fmt: skip
 _CHANGING_FIELDS = frozenset(("state", "reason", "alarm", "dropped_by_actor", "last_error"))
-# Commands whose number the clock decides: (who, command, key or keys without the run's name).
+# Commands whose number depends on the clock: (process, command, key or keys without the run's name).
 _CLOCKED = frozenset(
     ("learner " + command)
     for command in (
@@ -42,14 +43,14 @@ _ONLY_FORMS = ("train", "keeper", "evaluator")
 
 @dataclass(frozen=True)
 class Sent:
-    """A command, with what a script of its did behind it."""
+    """A command, with the commands of its script."""
 
     who: str
     words: tuple[str, ...]
 
     @property
     def kind(self) -> str:
-        """Who, command, keys: what `_CLOCKED` lists."""
+        """(process, command, keys), as `_CLOCKED` lists them."""
         command = self.words[0]
         keys = [word.split("}:", 1)[1] for word in self.words[: self._own] if word.startswith("dppo:{")]
         keys = [re.sub(r"^actor:\d+", "actor:*", key) for key in keys]
@@ -64,13 +65,13 @@ class Sent:
         return self.words.index("lua") if "lua" in self.words else len(self.words)
 
     def in_words(self) -> str:
-        """Word for word; blobs as digests; without times, ids and what else differs in each run."""
+        """The command word for word, with digests instead of blobs, and without times, ids and boots."""
         return " ".join(self._masked(_CLOCKED_FIELDS))
 
     def form(self) -> str:
-        """Without numbers, empty words and states."""
+        """The command without numbers, empty words and states."""
         words = self._masked(_CLOCKED_FIELDS | _CHANGING_FIELDS)
-        if "best_return_mean" in words:  # whether a version is the best depends on which were played
+        if "best_return_mean" in words:  # whether a version is the best depends on the evaluated versions
             words = words[: words.index("best_return_mean")]
         return " ".join("#" if _NUMBER.fullmatch(word) else word for word in words)
 
@@ -80,7 +81,7 @@ class Sent:
 
 
 def read_monitor(lines: list[str]) -> list[Sent]:
-    """All commands in order; a connection is known by the name that it gave itself."""
+    """All commands in order. Connections are identified by their client names."""
     found: list[tuple[str, list[str]]] = []
     names: dict[str, str] = {}
     for line in lines:
@@ -105,19 +106,20 @@ def _short(word: str) -> str:
 
 
 def in_order(sent: list[Sent], updates: int) -> dict[str, list[str]]:
-    """By process, what the plan of the run decides, until the last update."""
+    """For each process, the commands that the plan of the run decides, until the last update."""
     found: dict[str, list[str]] = {}
     for who in sorted({one.who for one in sent} - set(_ONLY_FORMS)):
         mine = [one for one in sent if one.who == who]
         begun = [one.kind for one in mine].index("learner XREADGROUP rollouts") if who == "learner" else 0
-        # The keeper's first round comes before the learner's first read: all of it is in order.
+        # The keeper's first round comes before the learner's first read, so its commands are in order.
         kept = [one for at, one in enumerate(mine) if at < begun or one.kind not in _CLOCKED]
         found[who] = [one.in_words() for one in kept[: _end(kept, updates)]]
     return found
 
 
 def _end(sent: list[Sent], updates: int) -> int | None:
-    """Behind an actor's last rollout for an update that took place: it may have begun another one."""
+    """The index after an actor's last rollout that an update used. The actor may have begun another
+    rollout."""
     for at, one in enumerate(sent):
         if one.kind == "actor XADD rollouts" and f"update {updates - 1} " in " ".join(one.words):
             return at + 1
@@ -125,7 +127,7 @@ def _end(sent: list[Sent], updates: int) -> int | None:
 
 
 def forms(sent: list[Sent]) -> dict[str, list[str]]:
-    """By process, every form of a command that it sent."""
+    """For each process, all forms of its commands."""
     return {
         who: sorted({one.form() for one in sent if one.who == who})
         for who in sorted({one.who for one in sent})

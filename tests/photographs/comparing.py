@@ -1,4 +1,4 @@
-"""What differs between two photographs, by name and to the bit. Pure: values in, lines out."""
+"""The differences between two photographs, by name and to the bit. Pure."""
 
 import csv
 import io
@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-# Columns and fields that tell the wall clock's part of a run, or what was counted when a clock struck.
+# Columns and fields that depend on the wall clock, or on the time of a count.
 TIMED = frozenset(
     ("train_s", "wait_s", "update_s", "wall_s", "steps_per_s", "evaluation_return", "evaluation_steps")
 )
-# Parts of a checkpoint that are random or depend on what actors had sent beyond the last update.
-# The keeper learns the boots once a second: a short run may end before it has.
+# Parts of a checkpoint that are random, or depend on rollouts after the last update.
+# The keeper reads the boots once a second, and a short run may end earlier.
 UNREPEATABLE = frozenset(("run", "marks", "last_entries_added", "actor_boots", "train_s"))
 _SHOWN = 160
 
@@ -43,7 +43,7 @@ def _in_mappings(
 
 
 def _in_sequences(old: Sequence[Any], new: Sequence[Any], ignored: frozenset[str], name: str) -> list[str]:
-    """The first place where they part: behind a missing item everything differs."""
+    """The first difference only: after a missing item, everything differs."""
     for position, (mine, theirs) in enumerate(zip(old, new, strict=False)):
         if found := differences(mine, theirs, ignored, f"{name}[{position}]"):
             return found
@@ -56,14 +56,14 @@ def _in_sequences(old: Sequence[Any], new: Sequence[Any], ignored: frozenset[str
 
 
 def _bits(value: Any) -> Any:
-    """Equal for equal bits only: -0.0 is not 0.0, and a NaN is itself."""
+    """A value that is equal only for equal bits: -0.0 differs from 0.0, and a NaN equals itself."""
     if isinstance(value, torch.Tensor):
         return value.dtype, tuple(value.shape), value.contiguous().view(-1).numpy().tobytes()
     return struct.pack("<d", value) if isinstance(value, float) else value
 
 
 def _parting(old: Any, new: Any) -> str:
-    """Both values; of long texts that begin alike, from a little before the place where they part."""
+    """Both values; for long texts, the part around the first difference."""
     if isinstance(old, str) and isinstance(new, str):
         alike = takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False))
         begin = sum(1 for _ in alike) - _SHOWN // 2

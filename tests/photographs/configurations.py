@@ -21,13 +21,13 @@ class Case:
     words: tuple[str, ...]
 
     def arguments(self, updates: int = UPDATES) -> tuple[str, ...]:
-        """All but the mode, for a budget of so many updates."""
+        """The words without the mode, with a budget of this many updates."""
         return (*self.words, *_SMALL, "--env-steps", str(updates * _BATCH))
 
 
 CARTPOLE = Case("cartpole", ("CartPole-v1",))
-# What a learner keeps beyond weights and optimiser, all at once: for going on from a checkpoint. Nothing is
-# annealed: that looks at the budget, which a resumed run changes.
+# All state of a learner beside weights and optimiser, for resuming from a checkpoint. Nothing is
+# annealed, because annealing depends on the budget, which a resumed run changes.
 RICH = Case(
     "rich",
     (

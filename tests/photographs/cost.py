@@ -1,6 +1,6 @@
-"""CPU time of both sides, children included: of an update, a rollout and a start, as ratios of new to old.
+"""CPU time of both sides with their children: of an update, a rollout and a start, as ratios new / old.
 
-The runs of a pair follow one another, so that a slow minute of the machine meets both.
+The runs of a pair follow one another, so that a slow minute of the machine affects both.
 """
 
 import math
@@ -20,7 +20,7 @@ _CARTPOLE = ("CartPole-v1", "--evaluation.interval-s", "86400", "--evaluation.ep
 
 @dataclass(frozen=True)
 class Job:
-    """A command, and what its CPU time is divided by."""
+    """A command, and the unit of its CPU time."""
 
     name: str
     words: tuple[str, ...]
@@ -40,7 +40,7 @@ _JOBS = (
 
 
 def compare(sides: Sides, pairs: int) -> bool:
-    """Print the ratios; whether all are within the limits."""
+    """Print the ratios; returns whether all are within the limits."""
     good = True
     for job in _JOBS:
         ratios = []
@@ -54,7 +54,7 @@ def compare(sides: Sides, pairs: int) -> bool:
 
 
 def report(name: str, ratios: Sequence[float]) -> bool:
-    """Print a job's result; whether it is within the limits."""
+    """Print a job's result; returns whether it is within the limits."""
     median, (lower, upper) = statistics.median(ratios), median_interval(ratios)
     good = median <= MOST_MEDIAN and upper <= MOST_UPPER
     print(
@@ -66,7 +66,7 @@ def report(name: str, ratios: Sequence[float]) -> bool:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Where the median lies with at least 95 %, by the sign test: no assumption but independent pairs.
+    """The 95 % interval of the median by the sign test, which assumes only independent pairs.
 
     Each value is below the median with probability 1/2, so the k-th smallest and largest enclose it unless
     fewer than k fall on one side: 2 * P(Binomial(n, 1/2) < k) <= 5 %.
@@ -79,7 +79,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _cpu_s(side: Side, job: Job, number: int) -> float:
-    """User and system time of one run and of all it started."""
+    """User and system time of one run and its child processes."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     summary = side.summary(*job.words, "--run", f"{job.name}-{number}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,15 +1,15 @@
-"""What services wrote into their event logs. Pure: lines in, events without times and ids out."""
+"""The events in the services' event logs, without times and ids. Pure."""
 
 import json
 import re
 from typing import Any
 
-_RANDOM = re.compile(r"\d{13}-\d+|[0-9a-f]{16}")  # entry ids and boots, where a list holds them
+_RANDOM = re.compile(r"\d{13}-\d+|[0-9a-f]{16}")  # entry ids and boots in a list
 _MASKED = ("time", "process", "id", "boot")
 
 
 def read_events(text: str) -> list[dict[str, Any]]:
-    """In order, with all fields; what differs in each run is masked."""
+    """The events in order with all fields; values that differ between runs are masked."""
     return [
         {name: _masked(name, value) for name, value in json.loads(line).items()} for line in text.splitlines()
     ]
@@ -24,11 +24,11 @@ def _masked(name: str, value: Any) -> Any:
 
 
 def until(events: list[dict[str, Any]], updates: int) -> list[dict[str, Any]]:
-    """An actor's until its last rollout for an update that took place: it may have begun another one."""
+    """An actor's events until its last rollout that an update used. It may have begun another rollout."""
     last = [at for at, event in enumerate(events) if event.get("update") == updates - 1]
     return events[: last[-1] + 2] if last else events
 
 
 def kinds(events: list[dict[str, Any]]) -> list[list[str]]:
-    """Each kind of event once, with its fields: all that can be said where the clock decides how many."""
+    """Each kind of event once, with its fields, because the number of events depends on the clock."""
     return sorted({event["event"]: [str(event["event"]), *event] for event in events}.values())

@@ -1,4 +1,4 @@
-"""Reading what a run leaves behind, as somebody without the product does."""
+"""Reads the files of a run without the product's modules."""
 
 import csv
 from pathlib import Path

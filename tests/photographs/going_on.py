@@ -1,4 +1,4 @@
-"""Checkpoints cross from side to side: one stops, the other goes on, bit-equal ten updates later."""
+"""Each side resumes the checkpoints of the other side; ten updates later both are bit-equal."""
 
 import shutil
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ def _budget(updates: int) -> tuple[str, ...]:
 
 
 def _begin(side: Side, name: str, updates: int) -> Path:
-    """A fleet of one side, for so many updates."""
+    """Train a fleet of one side for this many updates."""
     side.run("train", *RICH.arguments(updates), *LOCK_STEP, "--run", "rich", "--run-dir", name)
     return side.place / name
 
 
 def _go_on(side: Side, begun: Path) -> Path:
-    """What one of the sides began, to the end."""
+    """Resume the run of one side, and train it to its end."""
     directory = side.place / f"of-{begun.parent.name}"
     shutil.copytree(begun, directory)
     side.run("train", "--resume", "--run-dir", str(directory), *_budget(_ALL))
@@ -32,7 +32,8 @@ def _go_on(side: Side, begun: Path) -> Path:
 
 
 def photographs(sides: Sides) -> Iterator[tuple[str, list[str]]]:
-    """Each side goes on with what each began; all four end alike, and as a run without a break."""
+    """Each side resumes the runs of both sides. All four results equal the result of a run without a
+    break."""
     begun = at_once({side.name: partial(_begin, side, "begun", _FIRST) for side in sides.both()})
     jobs = {
         f"{first.name} then {second.name}": partial(_go_on, second, begun[first.name])
@@ -44,6 +45,6 @@ def photographs(sides: Sides) -> Iterator[tuple[str, list[str]]]:
     whole = loaded(ended.pop("old without a break"))
     for name, directory in ended.items():
         yield f"resumed, {name}", differences(reference, loaded(directory), TIMED | UNREPEATABLE)
-    # A resumed run publishes once more, under a second lease; its own server begins empty.
+    # A resumed run publishes once more, under a second lease, and its server starts empty.
     resumed = frozenset(("version", "epoch", "lineage", "ledger"))
     yield "resumed, as without a break", differences(whole, reference, TIMED | UNREPEATABLE | resumed)

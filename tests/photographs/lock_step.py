@@ -26,7 +26,7 @@ def last_checkpoint(directory: Path) -> dict[str, Any]:
 
 
 def loaded(directory: Path) -> dict[str, Any]:
-    """What two runs of one seed have in common: the learner, the rows, the configuration."""
+    """The results that two runs of one seed share: the learner, the rows, the configuration."""
     return {
         "checkpoint": last_checkpoint(directory),
         "metrics.csv": csv_rows((directory / "metrics.csv").read_text()),
@@ -36,7 +36,7 @@ def loaded(directory: Path) -> dict[str, Any]:
 
 
 def compare_learnt(old: Path, new: Path) -> list[str]:
-    """What two run directories differ in."""
+    """The differences between two run directories."""
     return differences(loaded(old), loaded(new), TIMED | UNREPEATABLE)
 
 
@@ -63,7 +63,7 @@ def exported(side: Side, run: Path) -> dict[str, Any]:
     played = side.summary("evaluate", str(run), "--checkpoint", "last", "--episodes", "3")
     again = side.summary("evaluate", str(target), "--episodes", "3")
     for summary in (played, again):
-        del summary["interval"]  # earlier releases have Student's t to four digits only
+        del summary["interval"]  # earlier releases computed Student's t with four digits only
     return {
         "episodes": played,
         "episodes of the export": again,
@@ -72,7 +72,7 @@ def exported(side: Side, run: Path) -> dict[str, Any]:
 
 
 def photograph_exports(sides: Sides, case: Case) -> Iterator[tuple[str, list[str]]]:
-    """Both sides export and play what the old one learnt."""
+    """Both sides export and play the policy of the old side."""
     run = sides.old.place / f"{case.name}-serial-lock-step"
     found = at_once({side.name: partial(exported, side, run) for side in sides.both()})
     yield f"{case.name}, export and episodes", differences(found["old"], found["new"])

@@ -1,6 +1,6 @@
 """Actors of one side with the learner of the other, through one Redis, in lock-step.
 
-Bit-equal to a fleet of one side alone.
+The results are bit-equal to those of a fleet of one side.
 """
 
 import shutil
@@ -19,7 +19,7 @@ _CASES = tuple(case for case in CASES if case.name in ("cartpole", "normalised")
 
 
 def _mixed(learner: Side, actors: Side, config: Path, name: str) -> Path:
-    """A run of services started one by one, to its end."""
+    """Start the services of a run one by one, and wait for their end."""
     directory = learner.place / name
     directory.mkdir()
     shutil.copy(config, directory / "config.toml")
@@ -36,7 +36,7 @@ def _mixed(learner: Side, actors: Side, config: Path, name: str) -> Path:
 
 
 def photographs(sides: Sides) -> Iterator[tuple[str, list[str]]]:
-    """Both ways, for a plain policy and for one that carries normalisers."""
+    """Both combinations, for a plain policy and for a policy with normalisers."""
     old, new = sides.both()
     for case in _CASES:
         pure = old.place / f"{case.name}-fleet-of-2"

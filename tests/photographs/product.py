@@ -1,4 +1,4 @@
-"""All that the photographs take from the product's own modules: a move changes this file alone."""
+"""The only module of the photographs that imports the product, so that moved code changes only this file."""
 
 import importlib.resources
 import io
@@ -50,14 +50,14 @@ def outputs_of_export(directory: Path, rows: npt.NDArray[np.float32]) -> list[li
 
 
 def start_table(settings: Mapping[str, Any], *, serial: bool) -> str:
-    """What `train` or `serial` shows at its start."""
+    """The table that `train` or `serial` shows at its start."""
     config = RunConfig.model_validate(settings)
     derived = plan(config, spaces_of(config), serial=serial).derived
     return _printed(derived_table(config, derived, serial=serial))
 
 
 def summary_screen(summary: Mapping[str, Any]) -> str:
-    """What `train` or `serial` shows in the end."""
+    """The table that `train` or `serial` shows at its end."""
     values = dict(summary)
     if "staleness" in values:
         values |= {

@@ -45,7 +45,7 @@ def _comparable(service: str, events: list[dict[str, Any]]) -> list[Any]:
 
 
 def _files(code: Path, ending: str) -> list[tuple[str, bytes]]:
-    """By name and content, wherever they are; the folders may move."""
+    """The files' contents by name. Their folders may change."""
     return sorted(
         (file.name, file.read_bytes())
         for room in ("dppo_redis", "ops")
@@ -54,7 +54,7 @@ def _files(code: Path, ending: str) -> list[tuple[str, bytes]]:
 
 
 def photographs(sides: Sides) -> Iterator[tuple[str, list[str]]]:
-    """Commands and events of both."""
+    """Commands and events of both sides."""
     found = at_once({side.name: partial(_record, side) for side in sides.both()})
     for name in found["old"]:
         yield f"recorded run, {name}", differences(found["old"][name], found["new"][name])

@@ -1,7 +1,7 @@
-"""Makes what tests/photographs/released holds: `python -m tests.photographs.release NEW_DIRECTORY`.
+"""Makes the files of tests/photographs/released: `python -m tests.photographs.release NEW_DIRECTORY`.
 
-The files there were written by a release and stay as they are: a later one has to go on from them. A
-release that writes other files gets a directory of its own beside them.
+A release wrote these files. They must not change, because later releases must continue from them. A release
+that writes other files gets its own directory beside them.
 """
 
 import shutil
@@ -27,7 +27,7 @@ KEPT = (
 
 
 def main(target: Path) -> None:
-    """Train each run, keep what others read of it, and export the first."""
+    """Train each run, keep the files that other programs read, and export the first run."""
     scratch = target / "scratch"
     for name, arguments in RUNS.items():
         _command(*arguments, "--run", f"released-{name}", "--run-dir", str(scratch / name))

@@ -1,4 +1,4 @@
-"""What a server holds while commands look at it: runs in each state, and specs that an actor refuses."""
+"""The contents of a server for these commands: runs in each state, and specs that an actor refuses."""
 
 import hashlib
 import json
@@ -51,7 +51,7 @@ STATUS = {
     "imbalance": "0",
     "stream_bytes": "1048576",
     "valve_bytes": "67108864",
-    "time": "4000000000.0",  # far ahead: its age is 0 at any time
+    "time": "4000000000.0",  # in the future, so that its age is always 0
 }
 LEDGER = {
     **{name: STATUS[name] for name in ("trained", "stale", "duplicate", "refused", "lost")},
@@ -91,7 +91,7 @@ QUARANTINED = {
 
 @dataclass(frozen=True)
 class State:
-    """What differs from a run that trains."""
+    """The differences from a run that trains."""
 
     status: Mapping[str, str] = field(default_factory=dict)
     control: Mapping[str, str] = field(default_factory=dict)
@@ -110,7 +110,7 @@ STATES = {
 
 
 def _broken_specs() -> dict[str, str]:
-    """The content of spec keys that an actor refuses, by what is wrong with them."""
+    """Spec keys that an actor refuses, by their mistake."""
     text = spec_of({"env_id": "CartPole-v1"})[1]
     good: dict[str, Any] = json.loads(text)
     spec: dict[str, Any] = good["spec"]
@@ -128,7 +128,7 @@ def _broken_specs() -> dict[str, str]:
 
 
 def digest_of(spec: Mapping[str, Any]) -> str:
-    """The digest of a spec, by the rule that all releases share."""
+    """The digest of a spec, computed as in all releases."""
     values = {name: value for name, value in spec.items() if name != "wire_schema"}
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

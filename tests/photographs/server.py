@@ -1,4 +1,4 @@
-"""A Redis of the photographs' own, and what MONITOR says of it. No module of the product is used."""
+"""A Redis server for the photographs, and the lines of its MONITOR. Imports no module of the product."""
 
 import shutil
 import socket
@@ -15,7 +15,7 @@ _START_S = 10.0
 
 
 class Server:
-    """An empty server on a free port of this machine: over TCP, MONITOR tells connections apart."""
+    """An empty server on a free port of this machine: over TCP, MONITOR distinguishes connections."""
 
     def __init__(self, place: Path) -> None:
         self._place = Path(tempfile.mkdtemp(dir=place, prefix="redis-"))

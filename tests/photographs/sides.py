@@ -20,36 +20,36 @@ from typing import Any, cast
 
 ROOT = Path(__file__).resolve().parents[2]
 _PLUGINS = Path(__file__).resolve().parent / "plugins"
-_AUTOGRAD = _PLUGINS / "autograd"  # a plugin of Python itself, see there
+_AUTOGRAD = _PLUGINS / "autograd"  # a plugin of Python, see its docstring
 _PACKAGES = ("dppo_redis", "workers", "learner", "ops")
 _LONGEST_S = 600.0
 
 
 class BrokenSideError(Exception):
-    """A side could not do what both have to do; there is nothing to compare."""
+    """A side failed, so that nothing can be compared."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """Code, and a short folder for everything that its processes write beside their runs."""
+    """Code, and a folder with a short path for other files than runs."""
 
     name: str
     code: Path
     place: Path
-    autograd: bool = False  # for all networks, as in commits that know nothing else
+    autograd: bool = False  # for all networks, as in commits that have no other way
 
     def environment(self) -> dict[str, str]:
-        """That of every process of this side."""
+        """The environment variables of each process of this side."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("DPPO_", "PYTHON"))}
         path = os.pathsep.join(map(str, (self.code, _PLUGINS, *([_AUTOGRAD] if self.autograd else []))))
         return {**kept, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(self.place)}
 
     def start(self, *arguments: str, program: str = "ops") -> "Running":
-        """`python -m PROGRAM ARGUMENTS` of this side."""
+        """Start `python -m PROGRAM ARGUMENTS` on this side."""
         return Running(self, [sys.executable, "-P", "-m", program, *arguments])
 
     def run(self, *arguments: str, program: str = "ops") -> str:
-        """The same, to its end; returns what it printed on standard output.
+        """Run a program to its end; returns its standard output.
 
         Raises:
             BrokenSideError: it failed.
@@ -58,11 +58,11 @@ class Side:
             return running.wait()
 
     def summary(self, *arguments: str) -> dict[str, Any]:
-        """The object that a command with --json prints last."""
+        """Run a command with --json; returns the object that it prints last."""
         return cast(dict[str, Any], json.loads(self.run(*arguments, "--json").splitlines()[-1]))
 
     def verify(self) -> None:
-        """Refuse to compare where the side's packages come from elsewhere.
+        """Refuse to compare if the side's packages come from another folder.
 
         Raises:
             BrokenSideError: naming the package.
@@ -83,7 +83,7 @@ class Side:
 
 @dataclass
 class Running:
-    """A process of a side; whatever is left of it is killed at the end."""
+    """A process of a side. The end of its block kills remaining processes."""
 
     side: Side
     command: list[str]
@@ -110,7 +110,7 @@ class Running:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """SIGTERM ends a fleet cleanly; a process that does not heed it is killed, and its fleet follows."""
+        """SIGTERM ends a fleet cleanly. A process that ignores it is killed, and its fleet ends, too."""
         self.process.terminate()
         try:
             self.process.wait(20)
@@ -119,7 +119,7 @@ class Running:
             self.process.wait()
 
     def wait(self) -> str:
-        """What it printed, once it has ended well.
+        """Wait for its success; returns its output.
 
         Raises:
             BrokenSideError: it failed, or does not end.
@@ -138,7 +138,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Sides:
-    """Both, and the folder in which they work."""
+    """Both sides, and the folder in which they work."""
 
     old: Side
     new: Side
@@ -177,7 +177,7 @@ def _side(name: str, code: Path, place: Path) -> Side:
 
 
 def at_once(jobs: Mapping[str, Any]) -> dict[str, Any]:
-    """The results of calls without arguments, by name; two run at a time."""
+    """Run calls without arguments, two at a time; returns their results by name."""
     with ThreadPoolExecutor(2) as threads:
         futures = {name: threads.submit(job) for name, job in jobs.items()}
         return {name: future.result() for name, future in futures.items()}

@@ -24,14 +24,14 @@ COMMANDS = (
     *("train", "serial", "evaluate", "enjoy", "export", "plot", "bench", "status", "acl", "quarantine"),
     *("actor", "learner", "evaluator"),
 )
-_AT_ONCE = 4  # several only wait
+_AT_ONCE = 4  # several of them mostly wait
 _LONGEST_S = 480
-_LONGEST_ACT_S = 180  # what takes longer is ended by SIGALRM
+_LONGEST_ACT_S = 180  # SIGALRM ends an act that takes longer
 
 
 @dataclass(frozen=True)
 class Act:
-    """A command line and what is around it."""
+    """A command line with its environment variables and directory."""
 
     arguments: Sequence[str]
     cwd: str = "."
@@ -39,14 +39,14 @@ class Act:
 
     @property
     def title(self) -> str:
-        """As a shell shows it."""
+        """The command line as a shell shows it."""
         words = [f"{name}={value}" for name, value in self.environment.items()]
         return " ".join([*words, "dppo-redis", *self.arguments])
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What became of it."""
+    """The exit status and output of an act."""
 
     status: int
     out: str
@@ -54,7 +54,7 @@ class Ending:
 
 
 def environment() -> dict[str, str]:
-    """A neutral one: width 100, no colours, none of this machine's settings."""
+    """Neutral environment variables: width 100, no colours, no settings of this machine."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DPPO_", "PYTHON"))}
     kept.pop("FORCE_COLOR", None)
     own = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "xterm", "PYTHONUTF8": "1", "PYTHONPATH": str(ROOT)}
@@ -62,7 +62,7 @@ def environment() -> dict[str, str]:
 
 
 def perform(acts: Sequence[Act]) -> list[Ending]:
-    """Run all acts, in this order, a few at a time."""
+    """Run all acts in this order, a few at a time."""
     stage = subprocess.run(
         [sys.executable, "-m", "tests.photographs.stage"],
         input=json.dumps([asdict(act) for act in acts]),
@@ -78,7 +78,7 @@ def perform(acts: Sequence[Act]) -> list[Ending]:
 
 
 def _command(arguments: Sequence[str]) -> int:
-    """As the program runs it, but without a guard: each act has a process of its own already."""
+    """Run a command without a guard, because each act has its own process."""
     sys.argv = ["dppo-redis", *arguments]
     try:
         return cli.main(arguments)
@@ -110,12 +110,12 @@ def _start(act: Act, streams: Sequence[Path]) -> int:
 
 
 def main() -> None:
-    """Warm up, play, answer."""
+    """Import the libraries, play the acts, print the endings."""
     acts = [Act(**values) for values in json.load(sys.stdin)]
     with contextlib.redirect_stdout(io.StringIO()):
         for name in COMMANDS:
             _command([name, "--help"])
-    gc.freeze()  # children copy less of it
+    gc.freeze()  # children copy less memory
     with tempfile.TemporaryDirectory() as place:
         streams = [
             [Path(place, f"{number}.{name}") for name in ("out", "err")] for number in range(len(acts))

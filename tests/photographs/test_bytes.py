@@ -1,4 +1,4 @@
-"""What actors, learners and servers exchange is the same to the byte."""
+"""Actors, learners and servers exchange the same bytes as before."""
 
 from tests.photographs.camera import photograph
 from tests.photographs.product import GOLDEN, golden_payloads, scripts

@@ -1,4 +1,4 @@
-"""What the commands say: help, refusals word for word with their exit statuses, and users for Redis."""
+"""Texts of the commands: help, refusals with their exit statuses, and users for Redis."""
 
 import re
 import shutil
@@ -136,7 +136,7 @@ _ACL = ("acl --directory every-run", "acl --directory one-run --run mine")
 
 @dataclass(frozen=True)
 class Played:
-    """The endings of all command lines, by title, and what differs from machine to machine."""
+    """The endings of all command lines by title, and the texts that differ between machines."""
 
     endings: Mapping[str, Ending]
     places: Mapping[str, str]
@@ -157,7 +157,7 @@ def _trimmed(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """All of it, in one go."""
+    """Run all command lines together."""
     directory = tmp_path_factory.mktemp("stage")
     for name, text in _FILES.items():
         (directory / name).parent.mkdir(exist_ok=True)
@@ -199,21 +199,21 @@ def test_the_help_of_a_command(name: str, played: Played) -> None:
     photograph(f"help/{name}.txt", played.says(f"dppo-redis {name} --help"))
 
 
-def test_the_help_of_the_whole(played: Played) -> None:
+def test_the_help_without_a_command(played: Played) -> None:
     texts = [played.says(title) for title in ("dppo-redis --help", "dppo-redis")]
     photograph("help/dppo-redis.txt", "\n".join(texts))
 
 
-def test_mistakes_are_refused_with_the_same_status_in_the_same_words(played: Played) -> None:
+def test_mistakes_are_refused_with_the_recorded_status_and_words(played: Played) -> None:
     titles = [f"dppo-redis {line}".rstrip() for line in _MISTAKES]
     photograph("mistakes.txt", "\n".join(map(played.says, [*titles, _PASSWORD_FILE.title])))
 
 
-def test_so_are_mistakes_that_a_server_shows(played: Played) -> None:
+def test_mistakes_with_a_server_are_refused_with_the_recorded_status_and_words(played: Played) -> None:
     photograph("mistakes_with_redis.txt", "\n".join(map(played.says, _titles(played, _MISTAKES_WITH_REDIS))))
 
 
-def test_no_mistake_ends_well_or_as_a_defect(played: Played) -> None:
+def test_no_mistake_ends_with_success_or_a_traceback(played: Played) -> None:
     titles = [f"dppo-redis {line}".rstrip() for line in _MISTAKES]
     statuses = {played.endings[title].status for title in [*titles, *_titles(played, _MISTAKES_WITH_REDIS)]}
     assert statuses == {69, 70, 78}
@@ -236,6 +236,6 @@ def test_users_for_redis(played: Played) -> None:
 
 
 def _titles(played: Played, lines: tuple[str, ...]) -> list[str]:
-    """Titles of acts that had a server."""
+    """The titles of the acts with a server."""
     (shown,) = (found for found, mask in played.places.items() if not mask)
     return [f"{shown}dppo-redis {line}" for line in lines]

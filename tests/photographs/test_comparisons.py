@@ -1,4 +1,4 @@
-"""Each comparison reports one planted change by its name, and nothing where only the clock differs."""
+"""Each comparison reports one planted change by name, and no difference if only the clock differs."""
 
 import copy
 import csv
@@ -114,7 +114,7 @@ def test_clocks_boots_and_nan_are_no_difference(tmp_path: Path) -> None:
     assert compare_learnt(old, new) == []
 
 
-def test_what_is_left_out_by_name_are_clocks_and_chance_only() -> None:
+def test_only_clocks_and_random_values_are_ignored() -> None:
     assert {
         *("train_s", "wait_s", "update_s", "wall_s", "steps_per_s", "evaluation_return", "evaluation_steps"),
         *("run", "marks", "last_entries_added", "actor_boots"),
@@ -187,7 +187,7 @@ def test_a_command_that_comes_before_another_one_is_named() -> None:
     assert "!= 'EVALSHA 1361" in line
 
 
-def test_of_two_long_commands_the_place_where_they_part_is_shown() -> None:
+def test_the_first_difference_of_two_long_commands_is_shown() -> None:
     words = [str(number) for number in range(200)]
     (line,) = differences([" ".join(words)], [" ".join([*words[:150], "changed", *words[151:]])])
     assert "149 150 151" in line
@@ -252,7 +252,7 @@ def test_events_of_two_runs_differ_in_times_boots_and_ids_only() -> None:
     assert differences(_events(_PRODUCED, _CONFIRMED, _TRAINED), _events(*other)) == []
 
 
-def test_what_an_actor_began_after_the_last_update_is_left_out() -> None:
+def test_rollouts_begun_after_the_last_update_are_ignored() -> None:
     more = _events(_PRODUCED, _CONFIRMED, {**_PRODUCED, "update": 1})
     assert until(more, updates=1) == _events(_PRODUCED, _CONFIRMED)
 

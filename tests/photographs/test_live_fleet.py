@@ -1,4 +1,4 @@
-"""What a living fleet shows to others: keys with their types and fields, `--json`, exit statuses."""
+"""The outputs of a living fleet: keys with their types and fields, `--json`, exit statuses."""
 
 import json
 import subprocess

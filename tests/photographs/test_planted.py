@@ -14,7 +14,7 @@ def test_there_are_photographs() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_changed_letter_a_lost_line_and_a_new_one_are_each_seen(
+def test_a_changed_letter_a_lost_line_and_a_new_line_are_each_reported(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PHOTOGRAPH", raising=False)
@@ -33,5 +33,5 @@ def test_a_changed_letter_a_lost_line_and_a_new_one_are_each_seen(
             photograph(name, "\n".join(others))
 
 
-def test_a_photograph_that_was_never_taken_is_a_failure(tmp_path: Path) -> None:
+def test_a_missing_photograph_is_a_failure(tmp_path: Path) -> None:
     assert "a text" in difference(str(tmp_path / "none.txt"), "a text")

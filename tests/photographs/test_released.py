@@ -1,4 +1,4 @@
-"""Runs of an earlier release go on under this one: resume, evaluate, plot, --init-from, export."""
+"""This release continues runs of an earlier one: resume, evaluate, plot, --init-from, export."""
 
 import csv
 import io
@@ -44,7 +44,7 @@ _RETURNS = {"serial": 64.9, "fleet": 77.9, "lock_step": 113.6, "export": 56.7}
 
 @dataclass(frozen=True)
 class Played:
-    """Where commands worked on copies of the released runs, and how they ended."""
+    """The folder with copies of the released runs, and the endings of the commands."""
 
     directory: Path
     endings: Mapping[str, Ending]
@@ -59,7 +59,7 @@ class Played:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """All of it, in one go."""
+    """Run all commands together."""
     directory = tmp_path_factory.mktemp("released")
     shutil.copytree(RELEASED, directory / "released")
     acts = {
@@ -84,7 +84,7 @@ def test_a_released_policy_plays_as_well_as_it_did(name: str, played: Played) ->
     assert found["return_mean"] == pytest.approx(_RETURNS[name], rel=0.05)
 
 
-def test_what_evaluate_prints(played: Played) -> None:
+def test_the_output_of_evaluate(played: Played) -> None:
     assert played.json("last fleet")["trained_steps"] == 1280
     said = [f"{name}\n{shape(played.json(name))}" for name in ("evaluate fleet", "last serial")]
     words = re.sub(r"\d+\.\d+", "N", played.endings["words"].out)
@@ -98,16 +98,16 @@ def test_released_runs_are_drawn(played: Played) -> None:
 
 
 @pytest.mark.parametrize("name", _FROM)
-def test_a_new_run_begins_with_what_a_released_one_has_learnt(name: str, played: Played) -> None:
+def test_a_new_run_starts_with_the_policy_of_a_released_run(name: str, played: Played) -> None:
     assert played.json(f"init {name}")["trained_steps"] == 640
     first, fresh = (first_row(played.directory / run) for run in (f"from-{name}", "fresh"))
-    # Every network begins with nearly equal choices; one that has learnt does not.
+    # A fresh network has nearly equal probabilities; a trained one has not.
     distances = [math.log(2) - float(row["entropy"]) for row in (first, fresh)]
     assert distances[0] > 5e-4
     assert distances[1] < 5e-5
 
 
-def test_a_released_export_computes_what_it_did() -> None:
+def test_a_released_export_computes_the_same_outputs() -> None:
     assert outputs_of_export(RELEASED / "export", _ROWS) == pytest.approx(np.array(_OUTPUTS), abs=1e-5)
 
 
@@ -192,8 +192,8 @@ def test_a_released_run_is_resumed(name: str, tmp_path: Path) -> None:
 
 
 def _resume(directory: Path, name: str) -> dict[str, Any]:
-    """Ten more updates; the summary."""
-    fleet = () if name == "lock_step" else ("--actors", "1")  # in lock-step mode it is fixed
+    """Train ten more updates; returns the summary."""
+    fleet = () if name == "lock_step" else ("--actors", "1")  # fixed in lock-step mode
     arguments = ("train", "--resume", "--run-dir", name, *fleet, "--total-steps", "1920", "--json")
     command = subprocess.run(
         [sys.executable, "-m", "ops", *arguments],

@@ -1,4 +1,4 @@
-"""What people see in a terminal of width 100, from fixed values."""
+"""The screens in a terminal of width 100, from fixed values."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def test_the_panel_and_the_plain_line_of_a_run() -> None:
-    said = []
+    screens = []
     for state, changes in {
         "trains": {},
         "is alarmed": {"alarm": "all 20 rollouts of the last 5 s were dropped: 20 stale"},
@@ -60,15 +60,15 @@ def test_the_panel_and_the_plain_line_of_a_run() -> None:
                 actors=actors,
                 age_s=0.0,
             )
-            said += [state, panel, line, ""]
-    photograph("panels.txt", "\n".join(said))
+            screens += [state, panel, line, ""]
+    photograph("panels.txt", "\n".join(screens))
 
 
-def test_what_a_run_shows_at_its_start_and_in_the_end() -> None:
-    said = [
+def test_the_tables_at_the_start_and_end_of_a_run() -> None:
+    screens = [
         f"{name}, serial {serial}\n{start_table(settings, serial=serial)}"
         for name, settings in _SETTINGS.items()
         for serial in (False, True)
     ]
-    said += [summary_screen(_SUMMARY), summary_screen(_SERIAL)]
-    photograph("tables.txt", "\n\n".join(said))
+    screens += [summary_screen(_SUMMARY), summary_screen(_SERIAL)]
+    photograph("tables.txt", "\n\n".join(screens))

@@ -88,6 +88,6 @@ def test_the_text_of_a_spec_key_stays(name: str, text: str) -> None:
     assert spec_of(CONFIGURATIONS[name])[1] == text
 
 
-def test_so_do_the_texts_of_all_ten() -> None:
+def test_the_texts_of_all_ten_spec_keys_stay() -> None:
     texts = [f"{name}\n{spec_of(settings)[1]}" for name, settings in CONFIGURATIONS.items()]
     photograph("specs.txt", "\n".join(texts))

@@ -1,4 +1,4 @@
-"""What a user would write: an environment with an action mask, and a network of their own.
+"""Code of a user: an environment with an action mask, and a custom network.
 
 Found by both sides over PYTHONPATH; imports nothing of the product.
 """
@@ -15,7 +15,7 @@ _LENGTH = 12
 
 
 class Masked(gymnasium.Env[npt.NDArray[np.float32], np.int64]):
-    """Rewards the larger action; at each step two of four are allowed, and others raise."""
+    """Rewards larger actions. At each step two of four actions are allowed, and the others raise."""
 
     observation_space = Box(-10, 10, (3,), np.float32)
     action_space = Discrete(4, start=1)

@@ -1,4 +1,4 @@
-"""Every flag that a message advises is one that its command has."""
+"""Messages advise only flags that their command has."""
 
 import ast
 import re
@@ -21,9 +21,9 @@ from workers.__main__ import ActorOptions
 from workers.evaluate import EvaluatorOptions
 
 ROOT = Path(__file__).resolve().parents[3]
-TRAINING = (TrainOptions, SerialOptions)  # what is said must hold for each of them
+TRAINING = (TrainOptions, SerialOptions)  # the advice must hold for each of these commands
 PLAYING = (EvaluateOptions, EnjoyOptions, ExportOptions)
-# Who shows what a file or folder says: the commands that read it, the first that fits.
+# The commands that print the messages of a file or folder; the first matching entry counts.
 SPEAKERS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("ops/commands/acl.py", (AclOptions,)),
     ("ops/commands/enjoy.py", (EnjoyOptions,)),
@@ -57,7 +57,7 @@ SPEAKERS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("workers/evaluate.py", (EvaluatorOptions,)),
     ("workers", (ActorOptions,)),
 )
-# Advice for another command than the one that speaks, which the message names.
+# Advice for another command, which the message names.
 FOR_ANOTHER = {
     ("workers/join.py", "--actors"),  # of the run's own command
     ("ops/commands/train.py", "--run"),  # `dppo-redis status --run`, which train has, too
@@ -66,7 +66,7 @@ _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?:\.[a-z][a-z-]*)?")
 
 
 def texts(file: Path) -> Iterator[str]:
-    """The texts in a file that are no docstrings."""
+    """The texts in a file without its docstrings."""
     tree = ast.parse(file.read_text())
     described = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     alone = {
@@ -82,7 +82,7 @@ def texts(file: Path) -> Iterator[str]:
 
 
 def advice() -> list[tuple[str, str, type]]:
-    """(file, flag, options of a command that says so)."""
+    """(file, flag, options of a command that prints the message)."""
     found = []
     for top in ("dppo_redis", "workers", "learner", "ops"):
         for file in sorted((ROOT / top).rglob("*.py")):
@@ -104,5 +104,5 @@ def test_advice_is_found() -> None:
 @pytest.mark.parametrize(
     ("file", "flag", "kind"), ADVICE, ids=lambda value: getattr(value, "__name__", value)
 )
-def test_a_flag_that_a_message_advises_is_one_that_its_command_has(file: str, flag: str, kind: type) -> None:
+def test_a_command_has_the_flags_that_its_messages_advise(file: str, flag: str, kind: type) -> None:
     assert flag in {option.flag for option in options_of(kind)} | {"--help"}, f"{file} advises it"

@@ -1,4 +1,4 @@
-"""Old data on purpose: the behaviour policy of a serial run lies exactly k updates behind."""
+"""Old data on purpose: the behaviour policy of a serial run is exactly k updates old."""
 
 import io
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_the_behaviour_policy_is_the_one_of_that_many_updates_ago_or_the_first(a
 
 
 def train(directory: Path, age: int) -> tuple[Tensor, list[UpdateRecord]]:
-    """Weights after five updates or so, and the rows of metrics.csv."""
+    """Train about five updates; returns the weights and the rows of metrics.csv."""
     serial = make_serial(
         plan(_CONFIG, spaces_of(_CONFIG), serial=True),
         directory,
@@ -50,7 +50,7 @@ def train(directory: Path, age: int) -> tuple[Tensor, list[UpdateRecord]]:
     return weights, read_metrics(directory)
 
 
-def test_a_serial_run_trains_on_data_of_the_age_asked_for_and_repeats_bit_for_bit(tmp_path: Path) -> None:
+def test_a_serial_run_trains_on_data_of_the_requested_age_and_repeats_bit_for_bit(tmp_path: Path) -> None:
     weights, rows = train(tmp_path / "first", age=2)
     again, _ = train(tmp_path / "again", age=2)
     fresh, fresh_rows = train(tmp_path / "fresh", age=0)

@@ -1,4 +1,4 @@
-"""What the command itself answers, whatever it was started with."""
+"""Answers of the command itself: unknown words, odd paths, closed streams, signals."""
 
 import errno
 import os
@@ -40,7 +40,9 @@ def signals_as_before() -> Iterator[None]:
     ],
     ids=lambda argv: " ".join(word for word in argv if word != LONG),
 )
-def test_a_path_that_cannot_be_is_one_line(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_impossible_path_is_refused_in_one_line(
+    argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(argv) == ExitStatus.CONFIGURATION
     error = capsys.readouterr().err.strip()
     assert error.startswith("dppo-redis: ")
@@ -63,7 +65,7 @@ def test_a_flag_with_a_value_is_a_mistake_like_any_other(capsys: pytest.CaptureF
         ("mine:Walk", "did you mean dppo-redis train mine:Walk?"),
     ],
 )
-def test_a_word_that_is_no_command_is_answered_with_one(
+def test_an_unknown_command_is_refused_with_a_suggestion(
     word: str, meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([word]) == ExitStatus.CONFIGURATION
@@ -76,19 +78,19 @@ def run(redirections: str, *argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_streams_that_are_closed_do_no_harm() -> None:
+def test_closed_streams_do_no_harm() -> None:
     assert run("<&- >&-", "acl", "--help").returncode == ExitStatus.DONE
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full: run on Linux")
-def test_output_that_cannot_be_written_is_one_line() -> None:
+def test_an_error_of_the_output_is_reported_in_one_line() -> None:
     answer = run(">/dev/full", "--help")
     assert answer.returncode == ExitStatus.FAILED
     assert answer.stderr == f"dppo-redis: {os.strerror(errno.ENOSPC)}\n"
 
 
 def test_a_hang_up_that_is_ignored_stays_ignored() -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup leaves it
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup sets it
     stop = StopRequest().install()
     signal.raise_signal(signal.SIGHUP)
     assert not stop.requested

@@ -47,7 +47,7 @@ def status(evaluator: EvaluatorReport, evaluation: Evaluation | None = WHOLE) ->
     return RunStatus("run", {}, Control("run", "", None), Ledger(), evaluation, {}, 0.0, evaluator)
 
 
-def test_a_cut_evaluation_says_what_it_lacks_and_which_one_counts() -> None:
+def test_the_text_about_a_cut_evaluation_names_its_limits_and_the_last_complete_one() -> None:
     text = describe_evaluation_problem(cut_report(), WHOLE)
     assert "(update 8) was cut after 7 of 20 episodes" in text
     assert "the last complete one is of update 2 (return 21.5)" in text
@@ -61,7 +61,7 @@ def test_the_last_evaluation_is_none_where_it_failed_and_marked_where_it_was_cut
     assert last_evaluation(report(unfinished="{"), WHOLE) == WHOLE
 
 
-def test_an_evaluation_that_failed_is_a_warning_and_one_that_went_well_is_none() -> None:
+def test_a_failed_evaluation_is_a_warning_and_a_complete_one_is_not() -> None:
     assert "the last evaluation failed: step raised" in describe_evaluation_problem(
         report(error="step raised"), WHOLE
     )
@@ -76,7 +76,7 @@ def test_last_weights_without_an_evaluation_are_a_warning() -> None:
     assert "no evaluation of this run is complete" in describe_missing(report(), None, update=9)
 
 
-def test_the_screen_says_what_the_end_describe_wait() -> None:
+def test_the_screen_says_that_the_end_waits_for_the_evaluation() -> None:
     playing = report(playing=True, played=7, to_play=20)
     assert describe_wait(playing, 10.0) == "waiting for the last evaluation: 7 of 20 episodes, at most 10 s"
     assert describe_wait(report(), 2.5) == "waiting for the last evaluation, at most 2.5 s"
@@ -176,19 +176,22 @@ def test_without_evaluations_a_run_ends_and_its_last_checkpoint_is_played(
 
 
 @pytest.mark.parametrize("kind", [SerialOptions, TrainOptions])
-def test_the_command_line_says_how_to_evaluate(kind: Any) -> None:
-    def knobs(*words: str) -> Any:
+def test_flags_configure_evaluations(kind: Any) -> None:
+    def evaluation_settings(*words: str) -> Any:
         return read_options(kind, ["X-v0", *words], "dppo-redis").config.evaluation
 
-    assert knobs().enabled
-    assert knobs().wrappers is None
-    assert not knobs("--evaluation.enabled", "false").enabled
-    assert knobs("--evaluation.enabled", "True").enabled
-    assert knobs("--evaluation.wrappers").wrappers == ()
-    assert knobs("--evaluation.wrappers", "A(b=1)", "m:B", "--json").wrappers == ("A(b=1)", "m:B")
-    assert knobs("--evaluation.environments", "3").environments == 3
+    assert evaluation_settings().enabled
+    assert evaluation_settings().wrappers is None
+    assert not evaluation_settings("--evaluation.enabled", "false").enabled
+    assert evaluation_settings("--evaluation.enabled", "True").enabled
+    assert evaluation_settings("--evaluation.wrappers").wrappers == ()
+    assert evaluation_settings("--evaluation.wrappers", "A(b=1)", "m:B", "--json").wrappers == (
+        "A(b=1)",
+        "m:B",
+    )
+    assert evaluation_settings("--evaluation.environments", "3").environments == 3
     with pytest.raises(ConfigurationError, match=r"true or false"):
-        knobs("--evaluation.enabled", "perhaps")
+        evaluation_settings("--evaluation.enabled", "perhaps")
 
 
 def test_a_target_on_evaluations_needs_evaluations() -> None:

@@ -1,4 +1,4 @@
-"""What a service said last, for whoever asks why it ended."""
+"""The reason for a service's end, from the service's log."""
 
 import subprocess
 import sys
@@ -19,17 +19,17 @@ _LINE = "2026-12-01 08:36:32,829 actor {} {}\n"
         (_LINE.format("ERROR", "raised") + "Traceback\n  File x\nValueError: none\n", "ValueError: none"),
     ],
 )
-def test_the_last_line_without_its_head(tmp_path: Path, text: str, words: str) -> None:
+def test_the_reason_is_the_last_line_without_date_and_level(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "log").write_text(text)
     assert reason_in_log(tmp_path / "log") == words
 
 
-def test_no_log_says_nothing(tmp_path: Path) -> None:
+def test_without_a_log_there_is_no_reason(tmp_path: Path) -> None:
     assert reason_in_log(tmp_path / "none") == ""
 
 
 def fault(directory: Path, code: str) -> Path:
-    """The log of a program that ends so, after a line of its own."""
+    """The log of a program that prints a line and then ends with this code."""
     program = "import faulthandler, ctypes, time\nfaulthandler.enable()\n"
     program += f"def simulate():\n    {code}\nsimulate()\n"
     (directory / "program.py").write_text(program)
@@ -40,17 +40,17 @@ def fault(directory: Path, code: str) -> Path:
     return log
 
 
-def test_a_fault_of_native_code_is_named_with_its_place(tmp_path: Path) -> None:
-    said = reason_in_log(fault(tmp_path, "faulthandler._sigsegv()"))
-    assert said == f"Segmentation fault, in simulate ({tmp_path / 'program.py'}, line 4)"
+def test_a_crash_of_native_code_is_named_with_its_place(tmp_path: Path) -> None:
+    reason = reason_in_log(fault(tmp_path, "faulthandler._sigsegv()"))
+    assert reason == f"Segmentation fault, in simulate ({tmp_path / 'program.py'}, line 4)"
 
 
-def test_a_call_that_lets_no_thread_run_is_named(tmp_path: Path) -> None:
+def test_a_call_that_blocks_all_threads_is_named(tmp_path: Path) -> None:
     code = "faulthandler.dump_traceback_later(0.2, exit=True); ctypes.PyDLL(None).sleep(60)"
     assert "native call" in reason_in_log(fault(tmp_path, code))
 
 
-def test_an_old_fault_is_not_taken_for_the_last(tmp_path: Path) -> None:
+def test_an_older_crash_is_not_the_reason(tmp_path: Path) -> None:
     log = fault(tmp_path, "faulthandler._sigsegv()")
     with log.open("a") as stream:
         stream.write(_LINE.format("ERROR", "no licence"))

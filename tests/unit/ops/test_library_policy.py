@@ -1,4 +1,4 @@
-"""`dppo_redis.load` finds a policy by any path that a run left; its actions are those that actors choose."""
+"""`dppo_redis.load` finds a policy by any path of a run; the policy acts as actors do."""
 
 import shutil
 from contextlib import closing
@@ -27,7 +27,7 @@ from tests.unit.policy.test_player import CASES
 
 
 def make_run(directory: Path, env_id: str, **knobs: Any) -> Path:
-    """The directory of a run with a best policy; its export lies beside it."""
+    """The directory of a run with a best policy, and an export beside it."""
     config = make_config(env_id=env_id, **knobs)
     spaces = inspect(source_of(config))
     spec = plan(config, spaces, serial=False).description.spec
@@ -41,7 +41,7 @@ def make_run(directory: Path, env_id: str, **knobs: Any) -> Path:
 
 
 @pytest.mark.parametrize(("env_id", "parts"), CASES.values(), ids=list(CASES))
-def test_a_policy_plays_the_environment_as_it_is(tmp_path: Path, env_id: str, parts: dict[str, Any]) -> None:
+def test_a_policy_plays_the_raw_environment(tmp_path: Path, env_id: str, parts: dict[str, Any]) -> None:
     policy = dppo_redis.load(make_run(tmp_path / "run", env_id, **parts))
     with closing(make_single(source_of(make_config(env_id=env_id)))) as env:
         observation, info = env.reset(seed=1)
@@ -84,7 +84,7 @@ def test_memory_lasts_until_reset(tmp_path: Path) -> None:
     np.testing.assert_array_equal(outputs(), first)
 
 
-def test_a_seed_repeats_what_is_drawn(tmp_path: Path) -> None:
+def test_a_seed_repeats_the_drawn_actions(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path / "run", "Pendulum-v1")
     drawn = []
     for seed in (1, 1, 2):
@@ -94,7 +94,7 @@ def test_a_seed_repeats_what_is_drawn(tmp_path: Path) -> None:
     assert len(set(drawn[0])) > 1
 
 
-def test_a_mask_is_obeyed_and_one_of_another_form_is_refused(tmp_path: Path) -> None:
+def test_a_mask_is_obeyed_and_a_mask_of_another_form_is_refused(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path / "run", "tests.envs:Masked-v0")
     policy = dppo_redis.load(run_dir)
     with closing(gymnasium.make("tests.envs:Masked-v0")) as env:
@@ -119,7 +119,7 @@ def test_the_environment_need_not_be_installed(tmp_path: Path) -> None:
         assert "CartPole-v1" in text
         (run_dir / file).write_text(text.replace("CartPole-v1", "gone:Gone-v9"))
     shutil.rmtree(run_dir / "export")
-    with pytest.raises(dppo_redis.ConfigurationError, match="of spec"):  # of another environment, by its name
+    with pytest.raises(dppo_redis.ConfigurationError, match="of spec"):  # named like another environment
         dppo_redis.load(run_dir)
     gone = make_config(env_id="gone:Gone-v9")
     spec = plan(gone, inspect(source_of(make_config(env_id="CartPole-v1"))), serial=False).description.spec

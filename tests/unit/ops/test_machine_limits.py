@@ -1,4 +1,4 @@
-"""Whether this machine's limits allow a fleet."""
+"""A fleet's needs and the limits of this machine."""
 
 import os
 import resource
@@ -15,7 +15,7 @@ from tests.factories import make_config
 
 
 class TestNeeds:
-    def test_they_grow_with_actors_and_with_environments_in_processes_of_their_own(self) -> None:
+    def test_needs_grow_with_actors_and_with_environments_in_processes(self) -> None:
         few, many, apart = (
             needs_of(make_config(actors=actors, envs_per_actor=16, vectorization=how), has_server=True)
             for actors, how in ((2, "sync"), (200, "sync"), (2, "async"))
@@ -31,7 +31,7 @@ class TestNeeds:
 
 @pytest.fixture
 def allowed(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[int, int]]:
-    """Limits that a test sets, as the system would keep them."""
+    """Limits that a test sets instead of the system's."""
     kept: dict[int, tuple[int, int]] = {
         resource.RLIMIT_NOFILE: (1024, 4096),
         resource.RLIMIT_NPROC: (1024, 4096),
@@ -44,30 +44,32 @@ def allowed(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[int, int]]:
 
 
 class TestChecking:
-    def test_a_soft_limit_is_raised_as_far_as_needed(self, allowed: dict[int, tuple[int, int]]) -> None:
+    def test_a_soft_limit_is_raised_to_the_need(self, allowed: dict[int, tuple[int, int]]) -> None:
         check_limits(FleetNeeds(2000, 1020))
         assert allowed == {resource.RLIMIT_NOFILE: (2000, 4096), resource.RLIMIT_NPROC: (1050, 4096)}
 
     @pytest.mark.parametrize("enough", [(1024, 4096), (resource.RLIM_INFINITY, resource.RLIM_INFINITY)])
-    def test_enough_is_left_alone(self, allowed: dict[int, tuple[int, int]], enough: tuple[int, int]) -> None:
+    def test_a_sufficient_limit_is_not_changed(
+        self, allowed: dict[int, tuple[int, int]], enough: tuple[int, int]
+    ) -> None:
         for limit in allowed:
             allowed[limit] = enough
         check_limits(FleetNeeds(200, 100))
         assert set(allowed.values()) == {enough}
 
     @pytest.mark.parametrize(
-        ("limit", "said"),
+        ("limit", "message"),
         [
             (resource.RLIMIT_NOFILE, "but 60 open files are allowed"),
             (resource.RLIMIT_NPROC, "but 60 are allowed .ulimit -u., and this user has 30 already"),
         ],
     )
-    def test_too_little_is_refused_with_both_numbers(
-        self, allowed: dict[int, tuple[int, int]], limit: int, said: str
+    def test_a_limit_that_is_too_low_is_refused_with_both_numbers(
+        self, allowed: dict[int, tuple[int, int]], limit: int, message: str
     ) -> None:
         allowed[limit] = (60, 60)
         needed = "this fleet needs 200 open files in a process and 100 processes and threads"
-        with pytest.raises(ConfigurationError, match=f"{needed}.*{said}"):
+        with pytest.raises(ConfigurationError, match=f"{needed}.*{message}"):
             check_limits(FleetNeeds(200, 100))
 
     def test_a_limit_of_processes_does_not_bind_root(

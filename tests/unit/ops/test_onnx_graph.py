@@ -1,4 +1,4 @@
-"""An ONNX graph answers what the policy answers, for any number of rows."""
+"""An ONNX graph computes the policy's outputs and actions, for any number of rows."""
 
 from pathlib import Path
 from typing import Any
@@ -51,21 +51,21 @@ PLAYED = {
 
 
 @pytest.mark.parametrize("spec", CASES.values(), ids=CASES)
-def test_a_graph_answers_what_the_policy_answers(spec: Spec, tmp_path: Path) -> None:
+def test_a_graph_computes_the_outputs_of_the_policy(spec: Spec, tmp_path: Path) -> None:
     weights = loaded(spec)
     entry = write_graph(tmp_path / "policy.onnx", weights, spec)
     session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
     policy = ActingPolicy(weights, spec)
-    for ports, said in ((session.get_inputs(), "inputs"), (session.get_outputs(), "outputs")):
+    for ports, key in ((session.get_inputs(), "inputs"), (session.get_outputs(), "outputs")):
         assert {one.name: one.shape[1:] for one in ports} == {
-            name: one["shape"][1:] for name, one in entry[said].items()
+            name: port["shape"][1:] for name, port in entry[key].items()
         }
     for count in (1, 5):
         _compare(session, policy, count)
 
 
 def _compare(session: onnxruntime.InferenceSession, policy: ActingPolicy, count: int) -> None:
-    """Both play a few steps, each with its own memory."""
+    """Compare graph and policy over a few steps, each with its own memory."""
     spec = policy.spec
     rng = np.random.default_rng(2)
     lead = (count, spec.frame_stack) if spec.frame_stack > 1 else (count,)
@@ -82,12 +82,12 @@ def _compare(session: onnxruntime.InferenceSession, policy: ActingPolicy, count:
 
 
 def _rounding(outputs: FloatArray) -> float:
-    """Of sums whose terms are as large as the largest output."""
+    """The rounding error of sums whose terms are as large as the largest output."""
     return 1e-5 + 1e-6 * float(np.abs(outputs[outputs > FORBIDDEN]).max())
 
 
 def _same_actions(found: list[Any], policy: ActingPolicy, outputs: FloatArray) -> None:
-    """The graph's greedy actions are those that the environment is given, in type and shape as well."""
+    """The graph's greedy actions equal the policy's, also in type and shape."""
     expected = by_name(policy.action.to_environment(policy.greedy(outputs)))
     assert len(found) == len(expected)
     names = [head["name"] for head in layout_of(policy.spec)["output"]]
@@ -97,7 +97,7 @@ def _same_actions(found: list[Any], policy: ActingPolicy, outputs: FloatArray) -
 
 
 def feed(spec: Spec, rows: Array, memory: FloatArray) -> dict[str, Array]:
-    """The graph's inputs for rows [B, (k,) ...] of observations as they are on the wire."""
+    """The graph's inputs for rows [B, (k,) ...] of observations in wire form."""
     fields = {field.name: field for field in spec.observation.fields}
     inputs: dict[str, Array] = {}
     for port in input_ports(spec):
@@ -151,14 +151,14 @@ def _play_alike(directory: Path, space: gymnasium.Space[Any], spec: Spec) -> Non
         expected = player.act(newest)
         assert_same_action(found, expected)
         actions.add(str(expected))
-        if memory is not None:  # says more than an action, which may be the same each time
+        if memory is not None:  # tells more than an action, which may be constant
             assert player._state is not None
             np.testing.assert_allclose(memory, player._state.memory[0], rtol=1e-3, atol=1e-4)
     assert memory is not None or len(actions) > 1
     assert (memory is not None) == bool(spec.network.state_size)
 
 
-def test_what_is_no_part_of_the_observation_is_refused_not_taken_for_one(tmp_path: Path) -> None:
+def test_a_name_that_is_no_part_of_the_observation_is_refused(tmp_path: Path) -> None:
     spec = spec_of(*SPACES["mode, position, target"])
     _export(tmp_path, spec)
     session = onnxruntime.InferenceSession(tmp_path / GRAPH)
@@ -180,8 +180,8 @@ def test_what_is_no_part_of_the_observation_is_refused_not_taken_for_one(tmp_pat
             session.run(None, wrong)
 
 
-def test_parts_may_have_the_names_of_what_else_the_graph_has(tmp_path: Path) -> None:
-    """Of its outputs, of the memory, of values that the exporter names, and what no identifier may be."""
+def test_parts_may_have_the_names_of_other_values_of_the_graph(tmp_path: Path) -> None:
+    """Names of outputs, of the memory and of the exporter's values, and names that are no identifiers."""
     names = ("action", "outputs", "memory", "memory_after", "linear", "tanh", "val_0", "cat", "a b/c", "")
     space = Dict({name: Box(-1, 1, (index % 3 + 1,), np.float32) for index, name in enumerate(names)})
     spec = make_spec(
@@ -191,7 +191,7 @@ def test_parts_may_have_the_names_of_what_else_the_graph_has(tmp_path: Path) -> 
     _play_alike(tmp_path, space, spec)
 
 
-def test_a_policy_that_no_graph_can_hold_leaves_the_earlier_export_as_it_was(tmp_path: Path) -> None:
+def test_a_policy_that_cannot_be_a_graph_does_not_change_the_earlier_export(tmp_path: Path) -> None:
     (tmp_path / GRAPH).write_bytes(b"of an earlier export")
     spec = make_spec(network=NetworkConfig(custom="tests.networks:LooksAtNumbers"))
     learnt_here = LoadedPolicy("run", make_description(spec), loaded(spec))

@@ -1,4 +1,4 @@
-"""Curves of several runs."""
+"""`plot`: curves of several runs."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def make_run(
 
 
 def sizes(directories: list[Path]) -> dict[str, dict[str, int]]:
-    """Runs of each line, by panel and label."""
+    """The number of runs of each line, by panel and label."""
     panels = read_panels(directories)
     return {env: {label: len(of) for label, of in lines.items()} for env, lines in panels.items()}
 
@@ -44,7 +44,7 @@ def test_mean_and_spread_are_those_of_the_steps_that_all_runs_reached() -> None:
     assert spread == pytest.approx(np.full(len(steps), 50))
 
 
-def test_runs_become_one_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_drawn_into_one_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [make_run(tmp_path / f"run{seed}", seed, [10, 20, 30.5]) for seed in (1, 2)]
     output = tmp_path / "figures" / "both.png"
     assert main([*runs, "--output", str(output)]) == 0
@@ -53,14 +53,14 @@ def test_runs_become_one_picture(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("returns", [[], None])
-def test_what_cannot_be_drawn_is_named(tmp_path: Path, returns: list[float] | None) -> None:
+def test_a_directory_that_cannot_be_drawn_is_named(tmp_path: Path, returns: list[float] | None) -> None:
     path = tmp_path / "run"
     arguments = [make_run(path, 1, returns)] if returns is not None else [str(tmp_path)]
     with pytest.raises(ConfigurationError, match=r"no finished episode|holds no run"):
         main([*arguments, "--output", str(tmp_path / "x.png")])
 
 
-def test_one_setting_is_one_line_and_each_directory_counts_once(tmp_path: Path) -> None:
+def test_runs_of_one_setting_are_one_line_and_each_directory_counts_once(tmp_path: Path) -> None:
     first, second = (Path(make_run(tmp_path / f"run{seed}", seed, [10, 20])) for seed in (1, 2))
     link = tmp_path / "link"
     link.symlink_to(first)
@@ -85,7 +85,7 @@ def test_other_settings_are_lines_of_their_own_also_under_one_name(
     assert sizes([one, other]) == {"CartPole-v1": labels}
 
 
-def test_lines_are_labelled_by_all_that_differs_and_several_runs_by_it_too(tmp_path: Path) -> None:
+def test_labels_name_the_differing_settings_also_for_several_runs(tmp_path: Path) -> None:
     knobs: list[dict[str, object]] = [
         {"ppo": {"learning_rate": 0.001}},
         {"ppo": {"learning_rate": 0.01}, "actors": 3},
@@ -115,7 +115,7 @@ def test_runs_without_a_step_in_common_are_lines_of_their_own(tmp_path: Path) ->
     assert sizes(runs) == {"CartPole-v1": {"run1": 1, "run2": 1}}
 
 
-def test_what_is_no_run_or_too_young_is_named_and_the_rest_is_drawn(
+def test_directories_without_a_run_or_a_curve_are_named_and_the_others_are_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = make_run(tmp_path / "good", 1, [10, 20])
@@ -132,7 +132,7 @@ def test_what_is_no_run_or_too_young_is_named_and_the_rest_is_drawn(
     assert output.read_bytes().startswith(PNG)
 
 
-def test_where_nothing_is_left_to_draw_nothing_is_written(tmp_path: Path) -> None:
+def test_without_a_curve_no_picture_is_written(tmp_path: Path) -> None:
     (tmp_path / "curves.png").write_bytes(PNG)
     young = make_run(tmp_path / "young", 2, [])
     with pytest.raises(ConfigurationError, match="none of these 2 can be drawn"):

@@ -1,4 +1,4 @@
-"""Where the sockets of a fleet are, and that they are kept fresh and put back."""
+"""The directory of a fleet's sockets, and the restoring of removed sockets."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from ops.fleet.supervisor import Fleet
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """A place with a short path."""
+    """A directory with a short path."""
     made = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))
     yield made
     shutil.rmtree(made)
@@ -50,7 +50,7 @@ class TestPlace:
         assert place_of(short) == runtime
 
     @pytest.mark.parametrize("flaw", ["open to others", "missing", "a file", "relative"])
-    def test_one_that_is_not_ours_alone_is_not_used(
+    def test_a_runtime_directory_that_others_can_read_is_not_used(
         self, short: Path, monkeypatch: pytest.MonkeyPatch, flaw: str
     ) -> None:
         runtime = short / "runtime"
@@ -63,25 +63,25 @@ class TestPlace:
         monkeypatch.setenv("XDG_RUNTIME_DIR", "runtime" if flaw == "relative" else str(runtime))
         assert place_of(short) == short
 
-    def test_what_tmpdir_names_is_used(self, short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_directory_in_tmpdir_is_used(self, short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         chosen = short / "tmp"
         chosen.mkdir()
         monkeypatch.setenv("TMPDIR", str(chosen))
         assert place_of(short) == chosen
 
     @pytest.mark.parametrize("tmpdir", ["/tmp", "/var/tmp", ""])
-    def test_a_place_that_cleaners_visit_is_the_last_resort(
+    def test_a_directory_that_systems_clean_is_the_last_choice(
         self, short: Path, monkeypatch: pytest.MonkeyPatch, tmpdir: str
     ) -> None:
         monkeypatch.setenv("TMPDIR", tmpdir)
         assert place_of(short) == short
 
-    def test_a_run_directory_whose_path_is_too_long_for_sockets_is_left_alone(self, tmp_path: Path) -> None:
+    def test_a_run_directory_whose_path_is_too_long_for_sockets_is_not_used(self, tmp_path: Path) -> None:
         deep = tmp_path / ("x" * 60)
         deep.mkdir()
         assert place_of(deep) == Path("/tmp")
 
-    def test_a_file_system_that_takes_no_sockets_is_left_alone(
+    def test_a_file_system_without_sockets_is_not_used(
         self, short: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("ops.fleet.private_directory._can_hold_sockets", lambda _directory: False)
@@ -101,13 +101,13 @@ class _Plan:
 @dataclass
 class _Fleet:
     plan: _Plan
-    asked: list[str] = field(default_factory=list)
+    restarted: list[str] = field(default_factory=list)
 
     def restart(self, name: str) -> None:
-        self.asked.append(name)
+        self.restarted.append(name)
 
     def restart_all(self) -> None:
-        self.asked.append("all")
+        self.restarted.append("all")
 
 
 class TestUpkeep:
@@ -121,26 +121,26 @@ class TestUpkeep:
     def upkeep(self, fleet: _Fleet) -> SocketUpkeep:
         return SocketUpkeep(cast(Fleet, cast(Any, fleet)), fleet.plan.private_dir / "redis.sock")
 
-    def test_while_everything_is_there_nothing_is_done(self, fleet: _Fleet, upkeep: SocketUpkeep) -> None:
+    def test_nothing_is_restarted_while_all_sockets_exist(self, fleet: _Fleet, upkeep: SocketUpkeep) -> None:
         upkeep()
-        assert fleet.asked == []
+        assert fleet.restarted == []
 
-    @pytest.mark.parametrize(("gone", "asked"), [("redis.sock", "broker"), ("supervisor.sock", "all")])
-    def test_what_was_swept_away_is_put_back_once(
-        self, fleet: _Fleet, upkeep: SocketUpkeep, gone: str, asked: str
+    @pytest.mark.parametrize(("removed", "restarted"), [("redis.sock", "broker"), ("supervisor.sock", "all")])
+    def test_a_removed_socket_is_restored_once(
+        self, fleet: _Fleet, upkeep: SocketUpkeep, removed: str, restarted: str
     ) -> None:
-        (fleet.plan.private_dir / gone).unlink()
+        (fleet.plan.private_dir / removed).unlink()
         upkeep()
         upkeep()
-        assert fleet.asked == [asked]
+        assert fleet.restarted == [restarted]
 
-    def test_the_directory_itself_may_be_gone(self, fleet: _Fleet, upkeep: SocketUpkeep) -> None:
+    def test_a_removed_directory_is_restored(self, fleet: _Fleet, upkeep: SocketUpkeep) -> None:
         shutil.rmtree(fleet.plan.private_dir)
         upkeep()
-        assert fleet.asked == ["all"]
+        assert fleet.restarted == ["all"]
         assert fleet.plan.private_dir.stat().st_mode & 0o777 == 0o700
 
-    def test_files_are_touched_each_hour_because_cleaners_judge_by_age(
+    def test_files_are_touched_each_hour(
         self, fleet: _Fleet, upkeep: SocketUpkeep, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         place = fleet.plan.private_dir

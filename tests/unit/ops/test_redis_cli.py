@@ -19,11 +19,11 @@ from ops.fleet.redis_cli import redis_cli
         ),
     ],
 )
-def test_it_reaches_the_server_and_holds_no_secret(url: str, expected: str) -> None:
+def test_the_command_reaches_the_server_and_holds_no_secret(url: str, expected: str) -> None:
     assert redis_cli(url) == expected
 
 
-def test_it_names_the_certificates(tmp_path: Path) -> None:
+def test_the_command_names_the_certificates(tmp_path: Path) -> None:
     file = tmp_path / "ca.crt"
     file.touch()
     assert redis_cli(f"rediss://here?ssl_ca_certs={file}") == (

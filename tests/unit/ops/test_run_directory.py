@@ -1,4 +1,4 @@
-"""The directory of a run: names, what may be overwritten, what is written."""
+"""The directory of a run: names, overwriting, and its files."""
 
 import json
 import os
@@ -33,7 +33,7 @@ CONFIGURED = make_config(
 
 
 def prepared(path: Path, run: str = "mine", *, resume: bool = False, overwrite: bool = False) -> RunDirectory:
-    """As a command does it: refuse, lock, write."""
+    """Check, lock and prepare the directory as a command does."""
     directory = RunDirectory(run, path)
     check(directory, resume=resume, overwrite=overwrite)
     lock = claim(directory)
@@ -46,20 +46,20 @@ class TestNames:
     @pytest.mark.parametrize(
         "env_id", ["CartPole-v1", "module.of.mine:Env-v0", "ALE/Pong-v5", "-odd-", "x" * 200, "ünï-v0"]
     )
-    def test_every_environment_gives_a_name_that_keys_and_directories_can_have(self, env_id: str) -> None:
+    def test_names_of_all_environments_are_valid_for_keys_and_directories(self, env_id: str) -> None:
         name = default_run_name(make_config(env_id=env_id))
         assert check_run_name(name) == name
 
     def test_two_runs_started_in_one_second_have_different_names(self) -> None:
         assert len({default_run_name(CONFIGURED) for _ in range(20)}) == 20
 
-    def test_a_name_that_keys_cannot_have_is_refused(self, tmp_path: Path) -> None:
+    def test_an_invalid_name_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match="run name"):
             choose(CONFIGURED, "a/b", tmp_path, resume=False)
 
 
 class TestChoose:
-    def test_the_name_alone_decides_the_directory(
+    def test_the_default_directory_follows_from_the_name(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
@@ -124,14 +124,14 @@ class TestPrepare:
         (tmp_path / "empty").mkdir()
         prepared(tmp_path / "empty")
 
-    def test_a_run_is_not_overwritten_unasked(self, tmp_path: Path) -> None:
+    def test_a_run_is_overwritten_only_on_request(self, tmp_path: Path) -> None:
         directory = prepared(tmp_path / "here")
         (directory.path / "metrics.csv").write_text("old")
         with pytest.raises(ConfigurationError, match="holds run mine: pass --resume, --overwrite"):
             prepared(tmp_path / "here", run="other")
         assert (directory.path / "metrics.csv").read_text() == "old"
 
-    def test_a_run_is_removed_when_it_may_be_overwritten(self, tmp_path: Path) -> None:
+    def test_overwrite_removes_the_earlier_run(self, tmp_path: Path) -> None:
         directory = prepared(tmp_path / "here")
         for name in ("metrics.csv", "used.json"):
             (directory.path / name).write_text("old")
@@ -143,7 +143,7 @@ class TestPrepare:
         ]
         assert run_in(directory.path) == "other"
 
-    def test_what_the_user_put_beside_a_run_stays_when_it_is_overwritten(self, tmp_path: Path) -> None:
+    def test_overwrite_keeps_files_of_the_user(self, tmp_path: Path) -> None:
         directory = prepared(tmp_path / "here")
         (directory.path / "notes.txt").write_text("mine")
         (directory.path / "checkpoints").mkdir()
@@ -151,13 +151,13 @@ class TestPrepare:
         assert (directory.path / "notes.txt").read_text() == "mine"
         assert not (directory.path / "checkpoints").exists()
 
-    def test_files_that_are_no_runs_are_never_removed(self, tmp_path: Path) -> None:
+    def test_other_files_than_those_of_a_run_are_never_removed(self, tmp_path: Path) -> None:
         (tmp_path / "thesis.tex").write_text("years of work")
         with pytest.raises(ConfigurationError, match="other files than those of a run"):
             prepared(tmp_path, overwrite=True)
         assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
-    def test_a_resumed_run_keeps_what_it_has(self, tmp_path: Path) -> None:
+    def test_a_resumed_run_keeps_its_files(self, tmp_path: Path) -> None:
         directory = prepared(tmp_path / "here")
         (directory.path / "metrics.csv").write_text("old")
         prepared(directory.path, resume=True)
@@ -184,13 +184,13 @@ class TestPrepare:
         os.close(lock)
         prepared(directory.path, resume=resume, overwrite=overwrite)
 
-    def test_a_place_below_a_file_is_refused(self, tmp_path: Path) -> None:
+    def test_a_path_below_a_file_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("a file")
         with pytest.raises(ConfigurationError, match="choose another --run-dir"):
             prepared(tmp_path / "file" / "here")
 
 
-def test_the_summary_is_one_json_object_beside_the_rest(tmp_path: Path) -> None:
+def test_the_summary_is_one_json_object(tmp_path: Path) -> None:
     summary = make_summary(reason="target", settled_steps=3)
     write_summary(tmp_path, summary)
     assert json.loads(RunFiles(tmp_path).summary.read_text()) == to_json(summary)

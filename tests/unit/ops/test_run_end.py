@@ -1,4 +1,4 @@
-"""The last files of a run: what cannot be written is a warning and decides nothing."""
+"""The last files of a run: a file that cannot be written is a warning and does not fail the run."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.factories import make_summary
 
 
 def times() -> Times:
-    """Of a command that began 9 s ago."""
+    """The times of a command that began 9 s ago."""
     now = time.monotonic()
     return Times(started=now - 9, first_update=time.time() - 7, training_ended=now - 1)
 
@@ -32,7 +32,7 @@ def directory(tmp_path: Path) -> RunDirectory:
 @pytest.mark.parametrize(
     "error", [OSError(28, "No space left on device"), ValueError("two\nlines"), MemoryError()]
 )
-def test_a_figure_that_fails_for_any_reason_is_a_warning_in_the_summary_that_is_kept(
+def test_a_figure_that_fails_for_any_reason_is_a_warning_in_the_written_summary(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fail(*_: object) -> None:
@@ -58,7 +58,7 @@ def test_a_summary_says_how_long_the_command_its_start_and_its_end_took(director
     assert (none.first_update_s, none.end_s) == (None, None)
 
 
-def test_a_summary_that_cannot_be_kept_is_a_warning_in_the_one_that_is_shown(directory: RunDirectory) -> None:
+def test_a_summary_that_cannot_be_written_is_a_warning_in_the_shown_summary(directory: RunDirectory) -> None:
     directory.files.summary.mkdir()
     assert (
         write_results(directory, make_summary(), times())
@@ -77,7 +77,7 @@ def test_a_summary_that_cannot_be_kept_is_a_warning_in_the_one_that_is_shown(dir
         ([4], 3, "stopped"),  # the status was one update behind
     ],
 )
-def test_a_run_is_unsaved_where_the_disk_does_not_hold_its_last_update(
+def test_a_run_is_unsaved_if_no_checkpoint_holds_its_last_update(
     directory: RunDirectory, saved: list[int], updates: int, reason: str
 ) -> None:
     directory.files.checkpoints.mkdir()
@@ -90,14 +90,14 @@ def test_a_run_is_unsaved_where_the_disk_does_not_hold_its_last_update(
     assert status_of_end(summary, StopRequest()) is expected
 
 
-def test_a_run_that_failed_stays_a_failed_one(directory: RunDirectory) -> None:
+def test_a_failed_run_stays_failed(directory: RunDirectory) -> None:
     assert with_save_checked(make_summary(reason="failed", updates=3), directory).reason == "failed"
 
 
 @pytest.mark.parametrize(
     "backend", ["module://matplotlib_inline.backend_inline", "inline", "nonsense", "TkAgg", "", None]
 )
-def test_the_backend_of_the_environment_is_of_no_concern_and_stays_for_others(
+def test_mplbackend_does_not_affect_figures_and_is_kept_for_child_processes(
     tmp_path: Path, backend: str | None
 ) -> None:
     program = (

@@ -1,4 +1,4 @@
-"""Who holds a run's directory, and who waits for whom."""
+"""The lock of a run's directory: its holder, refusals and waiting."""
 
 import errno
 import fcntl
@@ -18,7 +18,7 @@ from ops.fleet import run_lock
 from ops.fleet.run_lock import HolderLiveness, LockHolder, Process, read_holder, sign, take
 
 OWN = Process.of(os.getpid())
-GONE = Process(OWN.pid, "1")  # its number belongs to another process by now
+GONE = Process(OWN.pid, "1")  # another process has its pid now
 
 
 @pytest.fixture
@@ -34,13 +34,13 @@ def holder(command: Process, fleet: Process | None = None, host: str | None = No
 
 
 class TestLife:
-    def test_a_number_that_another_process_has_by_now_is_not_the_holder(self) -> None:
+    def test_a_later_process_with_the_same_pid_is_not_the_holder(self) -> None:
         assert holder(OWN).liveness() is HolderLiveness.COMMAND
         assert holder(GONE).liveness() is HolderLiveness.NONE
         assert holder(GONE, fleet=OWN).liveness() is HolderLiveness.FLEET
         assert holder(OWN, host="elsewhere").liveness() is HolderLiveness.UNKNOWN
 
-    def test_a_zombie_is_gone(self, sleeper: subprocess.Popen[bytes]) -> None:
+    def test_a_zombie_counts_as_ended(self, sleeper: subprocess.Popen[bytes]) -> None:
         process = Process.of(sleeper.pid)
         assert process.lives
         sleeper.kill()
@@ -49,7 +49,7 @@ class TestLife:
 
 
 class TestTaking:
-    def test_the_lock_says_who_holds_it(self, tmp_path: Path) -> None:
+    def test_the_lock_file_names_the_holder(self, tmp_path: Path) -> None:
         lock = take(tmp_path / "lock", StopRequest())
         sign(lock, "mine", fleet_pid=os.getppid())
         assert read_holder(tmp_path / "lock") == LockHolder(
@@ -60,19 +60,19 @@ class TestTaking:
         os.close(lock)
 
     @pytest.mark.parametrize("text", ["", "{", "[]", '{"run": "a"}'])
-    def test_a_lock_of_an_earlier_release_says_nothing(self, tmp_path: Path, text: str) -> None:
+    def test_a_lock_file_of_an_earlier_release_names_no_holder(self, tmp_path: Path, text: str) -> None:
         (tmp_path / "lock").write_text(text)
         assert read_holder(tmp_path / "lock") is None
         os.close(take(tmp_path / "lock", StopRequest()))
 
-    def test_a_living_command_is_named_at_once(self, tmp_path: Path) -> None:
+    def test_a_living_command_is_named_without_waiting(self, tmp_path: Path) -> None:
         lock = take(tmp_path / "lock", StopRequest())
         sign(lock, "mine")
         with pytest.raises(ConfigurationError, match=f"in use by a living run, process {os.getpid()} on "):
             take(tmp_path / "lock", StopRequest())
         os.close(lock)
 
-    def test_the_fleet_of_a_command_that_is_gone_is_waited_for(
+    def test_the_lock_waits_for_the_fleet_of_an_ended_command(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lock = take(tmp_path / "lock", StopRequest())
@@ -82,7 +82,7 @@ class TestTaking:
         os.close(take(tmp_path / "lock", StopRequest()))
         timer.join()
 
-    def test_one_that_does_not_end_is_refused_and_a_stop_ends_the_wait(
+    def test_a_fleet_that_does_not_end_is_refused_and_a_stop_ends_the_wait(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lock = take(tmp_path / "lock", StopRequest())
@@ -104,20 +104,20 @@ class TestFileSystemsWithoutLocks:
 
         monkeypatch.setattr(fcntl, "flock", flock)
 
-    def test_it_is_said_once_and_the_run_goes_on(
+    def test_a_warning_appears_once_and_the_run_starts(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         os.close(take(tmp_path / "lock", StopRequest()))
         assert [record.getMessage().count("has no locks") for record in caplog.records] == [1]
 
-    def test_a_living_command_is_refused_by_what_it_has_written(self, tmp_path: Path) -> None:
+    def test_a_living_command_is_refused_by_the_text_of_the_lock_file(self, tmp_path: Path) -> None:
         lock = take(tmp_path / "lock", StopRequest())
         sign(lock, "mine")
         with pytest.raises(ConfigurationError, match="in use by a living run"):
             take(tmp_path / "lock", StopRequest())
         os.close(lock)
 
-    def test_a_fleet_that_still_ends_is_waited_for(
+    def test_the_lock_waits_for_an_ending_fleet(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sleeper: subprocess.Popen[bytes]
     ) -> None:
         fleet = Process.of(sleeper.pid)

@@ -1,4 +1,4 @@
-"""A serial run that goes on from its checkpoint."""
+"""A serial run that continues from its checkpoint."""
 
 import csv
 import fcntl
@@ -32,7 +32,7 @@ LINE = (
 
 
 def trained(run_dir: Path, total_steps: int, **knobs: Any) -> Serial:
-    """A run of this budget, or the rest of one that is in the directory."""
+    """Train a run with this budget, or the rest of the run in the directory."""
     config = make_config(
         **{
             "env_id": "tests.envs:Terminating-v0",
@@ -62,7 +62,7 @@ def test_in_lock_step_mode_a_resumed_run_equals_one_without_a_break(tmp_path: Pa
     assert all(np.array_equal(mine[name], array) for name, array in theirs.items())
 
 
-def test_counters_and_rows_go_on_and_other_episodes_are_played(tmp_path: Path) -> None:
+def test_counters_and_rows_continue_and_other_episodes_are_played(tmp_path: Path) -> None:
     first = trained(tmp_path, 32)
     rest = trained(tmp_path, 64)
     assert first.training.progress.update < rest.training.progress.update
@@ -80,7 +80,7 @@ def test_a_run_whose_budget_is_spent_trains_no_more(tmp_path: Path) -> None:
     assert again.summary().reason == "total_steps"
 
 
-def test_what_resume_refuses_to_change_auto_refuses_too(
+def test_resume_auto_refuses_the_same_changes_as_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -94,7 +94,7 @@ def test_what_resume_refuses_to_change_auto_refuses_too(
     assert sampling_in(Path("run")) == "one process, age 1"
 
 
-def test_a_run_of_a_fleet_is_left_to_a_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serial_refuses_to_resume_a_run_of_a_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert main([*LINE, "--total-steps", "16"]) == ExitStatus.DONE
     identity = Path("run/run.json")

@@ -1,4 +1,4 @@
-"""The serial baseline bears what an actor bears: numbers that are not finite, and environments that raise."""
+"""The serial baseline tolerates the same faults as an actor: numbers that are not finite, and exceptions."""
 
 import io
 import logging
@@ -24,7 +24,7 @@ POLICY_STEPS = 10
 
 
 def sampling_of(fault: str, at: int, **kwargs: EnvValue) -> tuple[Sampling, list[int]]:
-    """A baseline on two environments with a fault, and the steps of three batches of one rollout each."""
+    """A baseline on two faulty environments, and the steps of three batches of one rollout each."""
     config = make_config(
         env_id=f"tests.envs:{fault}-v0",
         env_kwargs={"at": at, "length": 4, **kwargs},
@@ -62,7 +62,7 @@ def test_a_rollout_with_a_category_outside_its_space_is_dropped_and_counted(
     assert "observation: observations observation outside its space" in caplog.text
 
 
-def test_environments_that_raise_are_built_anew_and_the_traceback_is_shown(
+def test_environments_that_raise_are_rebuilt_and_the_traceback_is_shown(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.ERROR, "dppo"):
@@ -76,7 +76,7 @@ def test_environments_that_raise_are_built_anew_and_the_traceback_is_shown(
 def test_a_run_continues_if_only_its_evaluations_fail(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Their episodes are longer than what the environment bears, rollouts are shorter."""
+    """The environment fails in long episodes; evaluations reach that length and rollouts do not."""
     config = make_config(
         env_id="tests.envs:RaisesInStep-v0",
         env_kwargs={"at": 5, "length": 9},
@@ -102,10 +102,8 @@ def test_a_run_continues_if_only_its_evaluations_fail(
     ("lock_step", "kept"),
     [(False, ["milestone-000000000016.pt"]), (True, ["checkpoint-000000000.pt", "checkpoint-000000002.pt"])],
 )
-def test_a_run_leaves_the_checkpoints_that_its_configuration_asks_for(
-    tmp_path: Path, lock_step: bool, kept: list[str]
-) -> None:
-    """Three updates: a milestone after the second, or segments of two."""
+def test_a_run_writes_the_configured_checkpoints(tmp_path: Path, lock_step: bool, kept: list[str]) -> None:
+    """Three updates, with a milestone after the second, or with segments of two updates."""
     config = make_config(
         env_id="tests.envs:Terminating-v0",
         envs_per_actor=2,
@@ -142,7 +140,7 @@ def test_a_stop_ends_sampling_while_every_rollout_is_refused() -> None:
 
 
 def busy_at_first(port: Path, retry_s: float) -> tuple[Sampling, ActingPolicy]:
-    """Looked at while it could be built, which it cannot any more."""
+    """An environment that could be built for its inspection and now cannot."""
     config = make_config(
         env_id="tests.envs:Busy-v0",
         env_kwargs={"port": str(port)},
@@ -156,7 +154,7 @@ def busy_at_first(port: Path, retry_s: float) -> tuple[Sampling, ActingPolicy]:
     return make_sampling(config, description), make_policy(description.spec)
 
 
-def test_building_that_fails_at_first_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_building_that_fails_at_first_is_retried(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     sampling, policy = busy_at_first(tmp_path / "port", retry_s=60)
     threading.Timer(0.7, (tmp_path / "port").unlink).start()
     with caplog.at_level(logging.INFO, "dppo"):
@@ -166,7 +164,7 @@ def test_building_that_fails_at_first_is_waited_for(tmp_path: Path, caplog: pyte
     sampling.close()
 
 
-def test_building_that_only_fails_is_given_up_in_time(tmp_path: Path) -> None:
+def test_building_that_always_fails_ends_after_the_limit(tmp_path: Path) -> None:
     sampling, policy = busy_at_first(tmp_path / "port", retry_s=1)
     began = time.monotonic()
     with pytest.raises(EnvironmentBrokenError, match=r"port 1234 is busy, tried again for 1 s"):
@@ -175,7 +173,7 @@ def test_building_that_only_fails_is_given_up_in_time(tmp_path: Path) -> None:
     assert sampling.calls.runs_s() == 0, "a watchdog has nothing to wait for"
 
 
-def test_environments_that_only_fail_are_given_up_after_growing_pauses() -> None:
+def test_environments_that_always_fail_end_the_run_after_growing_pauses() -> None:
     failure_count, error = FailureCount(), EnvironmentBrokenError("step raised ValueError: no licence")
     pauses = []
     for _ in range(MOST_FAILURES - 1):
@@ -187,7 +185,7 @@ def test_environments_that_only_fail_are_given_up_after_growing_pauses() -> None
         failure_count.pause_s(error)
 
 
-def test_rollouts_that_can_never_be_used_end_it_but_not_as_many_with_good_ones_between() -> None:
+def test_many_unusable_rollouts_in_a_row_end_the_run_and_interrupted_ones_do_not() -> None:
     failure_count, error = FailureCount(), WireError("nonfinite", "rewards")
     for _ in range(MOST_REFUSED - 1):
         failure_count.refuse(error)
@@ -200,8 +198,8 @@ def test_rollouts_that_can_never_be_used_end_it_but_not_as_many_with_good_ones_b
 
 
 @pytest.mark.parametrize(("lock_step", "wanted"), [(False, 2), (True, 4)])
-def test_how_far_a_batch_is_can_be_seen_from_another_thread(lock_step: bool, wanted: int) -> None:
-    """Looked at before each step: it only rises, up to the steps of all rollouts."""
+def test_another_thread_can_read_the_progress_of_a_batch(lock_step: bool, wanted: int) -> None:
+    """Before each step the progress is read: it only rises, up to the steps of all rollouts."""
     config = make_config(
         env_id="tests.envs:Terminating-v0",
         actors=2,

@@ -1,4 +1,4 @@
-"""Where a command begins: `--resume auto` takes what it finds, `--resume` asks for a checkpoint."""
+"""The start of a command: `--resume auto` starts or resumes a run, `--resume` needs a checkpoint."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def automatically(*words: str, kind: type[Any] = TrainOptions) -> StartDecision[
 
 
 def begun(path: Path, run: str = "CartPole-v1-s1", checkpoint: int | None = None) -> RunFiles:
-    """What a command leaves that was killed; `checkpoint` is the update of the last one."""
+    """Write the files of a killed command; `checkpoint` is the update of its last checkpoint."""
     directory = RunDirectory(run, path)
     os.close(claim(directory))
     prepare(directory, CONFIG, resume=False)
@@ -48,7 +48,7 @@ def begun(path: Path, run: str = "CartPole-v1-s1", checkpoint: int | None = None
 
 class TestAutomatically:
     @pytest.mark.parametrize("exists", [False, True])
-    def test_where_nothing_is_a_run_begins(self, place: Path, exists: bool) -> None:
+    def test_an_empty_directory_starts_a_run(self, place: Path, exists: bool) -> None:
         if exists:
             (place / "runs" / "CartPole-v1-s1").mkdir(parents=True)
         found = automatically()
@@ -69,7 +69,7 @@ class TestAutomatically:
     @pytest.mark.parametrize(
         "what", ["lock", "half a configuration", "configuration", "all but a checkpoint"]
     )
-    def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(
+    def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(
         self, place: Path, what: str
     ) -> None:
         files = begun(place / "runs" / "CartPole-v1-s1")
@@ -83,15 +83,15 @@ class TestAutomatically:
         assert (found.options.resume, found.options.overwrite) == ("", True)
         check(found.directory, resume=False, overwrite=found.options.overwrite)
 
-    def test_a_checkpoint_is_gone_on_with_by_the_runs_own_configuration(self, place: Path) -> None:
+    def test_a_checkpoint_is_resumed_with_the_runs_own_configuration(self, place: Path) -> None:
         begun(place / "runs" / "CartPole-v1-s1", checkpoint=3)
         found = automatically("--ppo.learning-rate", "0.01")
         assert (found.options.resume, found.options.overwrite, found.summary) == ("last", False, None)
-        assert found.options.config.ppo.batch_steps == 128  # its own
+        assert found.options.config.ppo.batch_steps == 128  # from the run's configuration
         assert found.options.config.rollout_steps == 64
-        assert found.options.config.ppo.learning_rate == 0.01  # what the line says
+        assert found.options.config.ppo.learning_rate == 0.01  # from the command line
 
-    def test_a_toml_file_lies_between_the_runs_own_configuration_and_the_line(self, place: Path) -> None:
+    def test_flags_override_a_toml_file_which_overrides_the_runs_configuration(self, place: Path) -> None:
         begun(place / "runs" / "CartPole-v1-s1", checkpoint=3)
         Path("mine.toml").write_text("total_steps = 5\n[ppo]\nlearning_rate = 0.02\ngamma = 0.5\n")
         config = automatically("--config", "mine.toml", "--ppo.gamma", "0.6").options.config
@@ -127,21 +127,21 @@ class TestAutomatically:
         write_summary(files.path, make_summary(reason=reason, trained_steps=1010))
         assert (automatically().options.resume, automatically().summary) == ("last", None)
 
-    def test_a_directory_of_the_users_own_is_not_taken_for_a_run_that_began(self) -> None:
-        Path("config.toml").write_text('env_id = "CartPole-v1"\n')  # theirs, and there is no lock
+    def test_a_directory_with_the_users_files_is_no_killed_run(self) -> None:
+        Path("config.toml").write_text('env_id = "CartPole-v1"\n')  # the user's file; there is no lock file
         found = automatically("--run-dir", ".")
         with pytest.raises(ConfigurationError, match="other files than those of a run"):
             check(found.directory, resume=False, overwrite=found.options.overwrite)
 
 
 @pytest.mark.parametrize("words", [["--resume=auto"], ["--resume", "auto"]])
-def test_both_spellings_work_before_and_behind_the_environment(words: list[str]) -> None:
+def test_both_forms_of_resume_work_before_and_after_the_environment(words: list[str]) -> None:
     for line in (["CartPole-v1", *words], [*words, "CartPole-v1"]):
         found = decide_start(TrainOptions, line, "dppo-redis train", StopRequest())
         assert (found.options.config.env_id, found.directory.run) == ("CartPole-v1", "CartPole-v1-s1")
 
 
-def test_resume_alone_asks_for_a_checkpoint_wherever_it_stands(place: Path) -> None:
+def test_resume_alone_needs_a_checkpoint_at_any_position(place: Path) -> None:
     begun(place / "here")
     for line in (["--resume", "--run-dir", "here"], ["--run-dir", "here", "--resume"]):
         with pytest.raises(ConfigurationError, match="holds no checkpoint to resume from: --resume auto"):
@@ -156,7 +156,7 @@ def test_auto_and_overwrite_exclude_each_other() -> None:
         automatically("--overwrite")
 
 
-def test_a_damaged_summary_is_no_end(place: Path) -> None:
+def test_a_run_with_a_damaged_summary_is_not_finished(place: Path) -> None:
     files = begun(place / "runs" / "CartPole-v1-s1", checkpoint=3)
     files.summary.write_text(json.dumps({"reason": "total_steps"}))
     assert automatically().summary is None

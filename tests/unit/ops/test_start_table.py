@@ -1,4 +1,4 @@
-"""What a person reads before a run starts."""
+"""The table and the advice at a run's start."""
 
 from typing import Any
 
@@ -22,13 +22,13 @@ def lines(*, serial: bool = False, **knobs: Any) -> str:
     return capture.get()
 
 
-def test_a_fleet_reads_how_old_its_data_will_be_and_where_actors_wait() -> None:
+def test_the_table_of_a_fleet_has_the_expected_staleness_and_the_backlog_limits() -> None:
     text = lines(actors=4, envs_per_actor=8, max_staleness=4, ppo={"batch_steps": 2048})
     assert "1.0 updates (limit 4)" in text
     assert "5 rollouts, 8 when the learner waits" in text
 
 
-def test_one_mark_is_named_once() -> None:
+def test_equal_backlog_limits_are_shown_once() -> None:
     text = lines(actors=4, envs_per_actor=8, max_staleness=1, ppo={"batch_steps": 2048})
     assert "│ 4 rollouts " in text
     assert "when the learner waits" not in text
@@ -36,7 +36,7 @@ def test_one_mark_is_named_once() -> None:
 
 @pytest.mark.parametrize("serial", [False, True])
 @pytest.mark.parametrize(("memory", "normalised"), [("gru", False), ("gru", True), ("none", False)])
-def test_shared_layers_with_raw_values_are_advised_against(
+def test_advice_for_shared_layers_is_to_normalise_returns(
     memory: str, normalised: bool, serial: bool
 ) -> None:
     knobs: dict[str, Any] = {"rollout_steps": 8, "network": {"memory": memory}}
@@ -51,36 +51,36 @@ def advice(*, serial: bool = False, **knobs: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("serial", [False, True])
-def test_nothing_is_advised_where_nothing_is_odd(serial: bool) -> None:
+def test_usual_settings_get_no_advice(serial: bool) -> None:
     assert advice(serial=serial) == []
     assert advice(serial=serial, lock_step=True, max_staleness=0) == []
     assert advice(serial=serial, rollout_steps=4, ppo={"batch_steps": 512}) == []
 
 
 def test_advice_names_a_staleness_limit_without_effect() -> None:
-    (said,) = advice(lock_step=True, max_staleness=3)
-    assert said == "--lock-step: all data has staleness 0, so --max-staleness 3 has no effect"
+    (text,) = advice(lock_step=True, max_staleness=3)
+    assert text == "--lock-step: all data has staleness 0, so --max-staleness 3 has no effect"
 
 
 def test_advice_says_that_a_minibatch_larger_than_the_batch_is_the_only_one() -> None:
-    (said,) = advice(ppo={"batch_steps": 2048, "minibatch_size": 4096})
-    assert said == "--ppo.minibatch-size 4096: an update has 2048 rows, so a pass is one gradient step"
+    (text,) = advice(ppo={"batch_steps": 2048, "minibatch_size": 4096})
+    assert text == "--ppo.minibatch-size 4096: an update has 2048 rows, so a pass is one gradient step"
 
 
 def test_advice_for_rollouts_of_a_few_steps_names_the_setting() -> None:
-    (said,) = advice(actors=64, envs_per_actor=8, max_staleness=8)
-    assert said == (
+    (text,) = advice(actors=64, envs_per_actor=8, max_staleness=8)
+    assert text == (
         "rollouts have only 4 steps, as 512 environments share a batch of 2048: set --ppo.batch-steps 32768"
     )
-    (said,) = advice(actors=8, envs_per_actor=64)
-    assert said.endswith("--ppo.batch-steps 32768, or --envs-per-actor 4")
-    (said,) = advice(serial=True, envs_per_actor=2048)
-    assert said.startswith("rollouts have only 1 step, as 2048 environments share a batch of 2048:")
-    assert said.endswith(" or --envs-per-actor 32")
+    (text,) = advice(actors=8, envs_per_actor=64)
+    assert text.endswith("--ppo.batch-steps 32768, or --envs-per-actor 4")
+    (text,) = advice(serial=True, envs_per_actor=2048)
+    assert text.startswith("rollouts have only 1 step, as 2048 environments share a batch of 2048:")
+    assert text.endswith(" or --envs-per-actor 32")
     assert advice(actors=8, envs_per_actor=4) == []
 
 
-def test_what_is_advised_holds() -> None:
+def test_the_advised_value_removes_the_advice() -> None:
     assert advice(actors=64, envs_per_actor=8, max_staleness=8, ppo={"batch_steps": 32768}) == []
     assert advice(actors=8, envs_per_actor=4) == []
     assert advice(serial=True, envs_per_actor=32) == []

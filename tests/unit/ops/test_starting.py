@@ -1,4 +1,4 @@
-"""What is refused before a run starts, and what may pass when environments are built again."""
+"""Refusals before a run starts, and errors when environments are built again."""
 
 import os
 import subprocess
@@ -43,9 +43,7 @@ from workers.episodes import evaluate
     [("--device", "cuda:99"), ("--network.custom", "nosuch:Net"), ("--age", "1", "--lock-step")],
     ids=["device", "custom network", "age in lock-step mode"],
 )
-def test_a_refusal_leaves_the_run_that_was_to_be_overwritten(
-    tmp_path: Path, refused: tuple[str, ...]
-) -> None:
+def test_a_refusal_keeps_the_run_that_would_be_overwritten(tmp_path: Path, refused: tuple[str, ...]) -> None:
     kept = {"config.toml": b"[ppo]\n", "checkpoints/checkpoint-000000001.pt": b"learnt"}
     (tmp_path / "checkpoints").mkdir()
     for name, content in kept.items():
@@ -68,7 +66,7 @@ def test_environments_that_cannot_be_built_again_are_broken_not_misconfigured(tm
 
 
 def pictures(num_envs: int) -> SyncVectorEnv:
-    """What claims to be the vector version of another environment."""
+    """A wrong vector version: it shows the spaces of another environment."""
     return SyncVectorEnv([Screen] * num_envs)
 
 
@@ -96,7 +94,7 @@ def test_a_rollout_that_is_too_large_to_send_is_refused_with_the_length_that_fit
     derive(config, spaces, serial=True)
 
 
-def test_a_run_that_was_started_can_be_described_whatever_its_fleet_was() -> None:
+def test_a_run_can_be_described_for_any_fleet() -> None:
     config = make_config(env_id="CartPole-v1", actors=5, rollout_steps=256, max_staleness=1)
     spaces = spaces_of(config)
     with pytest.raises(ConfigurationError, match="max_staleness"):
@@ -129,8 +127,8 @@ def test_a_best_policy_with_a_changed_byte_is_refused(tmp_path: Path) -> None:
             read_best(tmp_path, spec)
 
 
-def test_a_broken_reward_spoils_one_rollout_and_not_those_that_follow() -> None:
-    """Also the running discounted return, which reaches into the next rollout."""
+def test_a_broken_reward_spoils_only_one_rollout() -> None:
+    """The running discounted return, which continues in the next rollout, stays usable, too."""
     spec = make_spec(env_id="tests.envs:InfiniteReward-v0", return_discount=0.9)
     collector = make_collector(make_environments(spec.environment.env_id, [{"at": 2, "length": 9}] * 2), spec)
     policy = make_policy(spec)
@@ -144,9 +142,9 @@ def test_a_command_computes_in_one_thread_unless_the_environment_says_otherwise(
         "from ops import cli; cli.main(['plot', '/nowhere']); import torch; print(torch.get_num_threads())"
     )
     inherited = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
-    for told, threads in (({}, "1"), ({"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}, "2")):
+    for variables, threads in (({}, "1"), ({"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}, "2")):
         command = [sys.executable, "-c", program]
         answer = subprocess.run(
-            command, env={**inherited, **told}, capture_output=True, text=True, check=True
+            command, env={**inherited, **variables}, capture_output=True, text=True, check=True
         )
         assert answer.stdout.splitlines()[-1] == threads

@@ -1,4 +1,4 @@
-"""What supervisord's process makes of the end of a service."""
+"""How supervisord's process records the end of a service."""
 
 import subprocess
 import sys
@@ -26,11 +26,11 @@ THE_USERS = "import dppo_redis.service.ending, os; os._exit(0)"
     ],
     ids=["ours", "ours, without its environment", "the user's", "no service of ours"],
 )
-def test_a_service_that_the_users_code_ended_with_status_0_has_not_ended_as_it_should(
+def test_a_service_that_the_users_code_ended_with_status_0_counts_as_broken(
     service: str, program: str, status: ExitStatus, tmp_path: Path
 ) -> None:
     variables = {DIRECTORY_VARIABLE: str(tmp_path), SERVICE_VARIABLE: service}
-    for _ in range(2):  # what one process said is not said of the next
+    for _ in range(2):  # an announcement does not count for the next process
         subprocess.run([sys.executable, "-c", program], env=variables, check=True)
         log = tmp_path / "service.log"
         assert EndedServices(tmp_path).true_status(service, 0, log) == status << 8

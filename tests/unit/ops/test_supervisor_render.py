@@ -1,4 +1,4 @@
-"""The rendered configuration, as supervisord's own parser understands it."""
+"""The rendered configuration, read by supervisord's own parser."""
 
 import shlex
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def make_plan(
 
 
 def parse(plan: FleetPlan) -> Any:
-    """What supervisord makes of the configuration."""
+    """Parse the configuration with supervisord."""
     file = plan.private_dir / "supervisord.conf"
     file.write_text(render(plan), encoding="utf-8")
     options = ServerOptions()
@@ -81,7 +81,7 @@ class TestPaths:
         assert server["file"] == str(plan.control_socket)
         assert server["chmod"] == 0o700
 
-    def test_the_brokers_command_arrives_word_for_word(self, tmp_path: Path, place: str) -> None:
+    def test_the_brokers_command_is_unchanged(self, tmp_path: Path, place: str) -> None:
         words = ["/usr/bin/redis-server", "--dir", f"/tmp/{place}", "--save", "", "--name", "100% of it"]
         broker = command(programs(make_plan(tmp_path, broker=words))["broker"])
         assert broker == [PYTHON, "-P", "-m", "ops.fleet.run_tied", *words]
@@ -125,7 +125,9 @@ class TestSupervision:
         groups = sorted(parse(make_plan(tmp_path)).process_group_configs, key=lambda group: -group.priority)
         assert [group.name for group in groups] == ["actor", "evaluator", "learner", "broker"]
 
-    def test_services_are_restarted_unless_they_are_done_or_misconfigured(self, tmp_path: Path) -> None:
+    def test_services_are_restarted_unless_they_have_finished_or_are_misconfigured(
+        self, tmp_path: Path
+    ) -> None:
         found = programs(make_plan(tmp_path))
         for name in ("learner", "evaluator", "actor_000"):
             assert found[name].autorestart is RestartWhenExitUnexpected
@@ -140,7 +142,7 @@ class TestSupervision:
     def test_the_learner_has_time_to_save(self, tmp_path: Path) -> None:
         assert programs(make_plan(tmp_path))["learner"].stopwaitsecs == LEARNER_STOP_WAIT_S
 
-    def test_every_service_and_what_it_started_is_stopped_with_sigterm(self, tmp_path: Path) -> None:
+    def test_services_and_their_child_processes_are_stopped_with_sigterm(self, tmp_path: Path) -> None:
         for process in programs(make_plan(tmp_path)).values():
             assert (process.stopsignal, process.stopasgroup, process.killasgroup) == (15, True, True)
 
@@ -154,7 +156,7 @@ class TestSupervision:
         for process in programs(make_plan(tmp_path)).values():
             assert process.environment["OMP_NUM_THREADS"] == "1"
 
-    def test_without_a_broker_of_our_own_none_is_started(self, tmp_path: Path) -> None:
+    def test_a_run_on_a_shared_redis_starts_no_broker(self, tmp_path: Path) -> None:
         assert sorted(programs(make_plan(tmp_path, broker=None))) == [
             "actor_000",
             "actor_001",

@@ -1,4 +1,4 @@
-"""What cannot be filmed is refused in words."""
+"""Videos: refusals and the timing of gifs."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def test_a_missing_package_is_named_by_its_extra(tmp_path: Path, monkeypatch: py
         Video(tmp_path / "film.gif", 30)
 
 
-def test_pictures_of_another_kind_are_refused_by_what_they_are(tmp_path: Path) -> None:
+def test_pictures_of_another_form_are_refused_by_their_form(tmp_path: Path) -> None:
     film = Video(tmp_path / "film.gif", 30)
     film.add(np.zeros((8, 8, 3), np.uint8))
     for picture in (np.zeros((8, 8), np.uint8), np.zeros((8, 8, 3), np.float32), None):
@@ -28,8 +28,8 @@ def test_pictures_of_another_kind_are_refused_by_what_they_are(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("fps", [20, 30, 40, 50, 60, 125, 1000])
-def test_a_gif_lasts_as_long_as_what_it_shows(tmp_path: Path, fps: int) -> None:
-    """With delays that players heed: from 20 ms on."""
+def test_a_gif_has_the_duration_of_its_episode(tmp_path: Path, fps: int) -> None:
+    """Its delays are at least 20 ms, because players change shorter ones."""
     rng = np.random.default_rng(0)
     film = Video(tmp_path / "film.gif", fps)
     for _ in range(fps):

@@ -1,4 +1,4 @@
-"""What others wrote is shown as it is, and can neither end nor paint the screen."""
+"""The screens: texts of other processes are shown unchanged and cannot control the terminal."""
 
 import io
 import json
@@ -39,11 +39,11 @@ def printed(renderable: Any, width: int = 300) -> str:
 
 
 @pytest.mark.parametrize("place", ["control", "reason", "device", "alarm", "host", "last_error"])
-def test_a_panel_shows_what_others_wrote_to_the_letter(place: str) -> None:
+def test_a_panel_shows_texts_of_other_processes_unchanged(place: str) -> None:
     assert SHOWN[:60] in printed(render(status_with(place, HOSTILE)))
 
 
-def test_a_number_that_is_none_is_shown_as_unknown() -> None:
+def test_a_text_in_place_of_a_number_is_shown_as_unknown() -> None:
     assert "return 7.5," in plain_line(status_with("return_mean", "7.5"))
     assert "return -," in plain_line(status_with("return_mean", HOSTILE))
 
@@ -61,7 +61,7 @@ def test_a_path_with_brackets_is_named_whole_in_the_summary() -> None:
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is one."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -110,7 +110,7 @@ def status_of(fields: dict[str, str], actors: dict[int, dict[str, str]] | None =
         ({"learner_wait_share": "0.986"}, "the learner 99 % of the last minute"),
         ({"learner_wait_share": "0.529", "actor_wait_share": "0.031"}, "waiting 3 % of the time"),
         ({"planned_actors": "5"}, "0 alive, 5 planned"),
-        # staleness: of all, of the last minute, and what was too old
+        # staleness: over the run, in the last minute, and the share that was too old
         (
             {"staleness_mean": "0.94", "staleness_recent": "2.517", "staleness_max": "4"},
             "mean 0.94 (2.52 last minute), max 4",
@@ -119,14 +119,14 @@ def status_of(fields: dict[str, str], actors: dict[int, dict[str, str]] | None =
         ({"staleness_recent": ""}, "(- last minute)"),
     ],
 )
-def test_each_number_is_what_the_fields_come_to(fields: dict[str, str], shown: str) -> None:
+def test_each_number_follows_from_the_fields(fields: dict[str, str], shown: str) -> None:
     assert shown in printed(render(status_of(fields)))
 
 
 @pytest.mark.parametrize(
     "fields", [{"steps_per_s_recent": "0"}, {"steps_per_s_recent": "9", "trained_steps": "100000"}, {}]
 )
-def test_no_time_is_left_where_none_can_be_told(fields: dict[str, str]) -> None:
+def test_no_remaining_time_is_shown_without_a_rate(fields: dict[str, str]) -> None:
     assert "left" not in printed(render(status_of(fields)))
 
 
@@ -150,33 +150,33 @@ def sampling(done: int, length: int, seconds: float, pushes: int = 0) -> dict[st
         ({0: {"host": "here"}}, "no environment steps yet"),
     ],
 )
-def test_the_first_rollouts_show_how_far_they_are(actors: dict[int, dict[str, str]], shown: str) -> None:
+def test_the_first_rollouts_show_their_progress(actors: dict[int, dict[str, str]], shown: str) -> None:
     status = status_of({"state": "waiting", "trained_steps": "0", "update": "0"}, actors)
     assert shown in printed(render(status))
     assert shown in plain_line(status)
 
 
-def test_after_the_first_rollouts_their_progress_is_gone() -> None:
+def test_after_the_first_rollouts_their_progress_disappears() -> None:
     status = status_of({"update": "1"}, {0: sampling(12, 64, 5.77, pushes=1)})
     assert "first rollouts" not in printed(render(status)) + plain_line(status)
 
 
-def test_who_is_missing_and_what_to_beware_of_are_lines() -> None:
+def test_missing_actors_and_warnings_are_lines() -> None:
     missing = "3 of 5 planned actors, host b (actors 3, 4) last seen 40 s ago"
     status = status_of({"missing": json.dumps([missing]), "warnings": json.dumps(["9 actors sample a run"])})
     assert f"! {missing}" in printed(render(status))
     assert "! 9 actors sample a run" in printed(render(status))
     assert missing in plain_line(status)
-    told = status_json(status)
-    assert (told["missing"], told["warnings"]) == ([missing], ["9 actors sample a run"])
+    shown = status_json(status)
+    assert (shown["missing"], shown["warnings"]) == ([missing], ["9 actors sample a run"])
 
 
 def test_the_status_object_has_the_wait_of_the_last_minute_and_how_each_actor_steps() -> None:
     actors = {0: {"vectorization": "async", "step_ms": "30.2"}}
     assert "30.2 ms async" in printed(render(status_of({}, actors)))
-    told = status_json(status_of({"learner_wait_share": "0.986"}, actors))
-    assert told["learner_wait_share"] == 0.986
-    assert told["actors"]["0"] == {"vectorization": "async", "step_ms": 30.2}
+    shown = status_json(status_of({"learner_wait_share": "0.986"}, actors))
+    assert shown["learner_wait_share"] == 0.986
+    assert shown["actors"]["0"] == {"vectorization": "async", "step_ms": 30.2}
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -191,8 +191,8 @@ def test_a_narrow_terminal_shows_every_number_of_the_first_lines(width: int) -> 
         assert part in text, stream.getvalue()
 
 
-def test_no_head_of_the_table_of_actors_is_cut_at_80_columns() -> None:
-    """Also where a host has a long name and every number is a large one."""
+def test_no_column_title_of_the_actors_is_cut_at_80_columns() -> None:
+    """Also with a long host name and large numbers."""
     report = {
         "host": "a-host-with-a-long-name.example.org",
         "fps": "12345.6",
@@ -214,7 +214,7 @@ def test_no_head_of_the_table_of_actors_is_cut_at_80_columns() -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_numbers_of_the_environment_are_one_line_however_many_there_are() -> None:
+def test_many_metrics_of_the_environment_fit_on_one_line() -> None:
     metrics = {"is_success": 0.93, **{f"number_{k}": 1.25 * k for k in range(31)}}
     status = status_of({"metrics": json.dumps(metrics)})
     lines = [line for line in printed(render(status), width=80).splitlines() if "number_" in line]
@@ -225,5 +225,5 @@ def test_numbers_of_the_environment_are_one_line_however_many_there_are() -> Non
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"a": "b"}', '{"\\u001b[31m": 1}', '{"a": 1e999}', "[" * 99999])
-def test_hostile_numbers_in_the_status_are_none(text: str) -> None:
+def test_hostile_numbers_in_the_status_are_ignored(text: str) -> None:
     assert status_json(status_of({"metrics": text}))["metrics"] == {}

@@ -1,4 +1,4 @@
-"""When a service that starts again and again has to be given up."""
+"""When a service that restarts repeatedly ends the run."""
 
 from pathlib import Path
 
@@ -18,11 +18,11 @@ def starts_until_given_up(restarts: CrashLoopDetector, update: int) -> int:
     return next(n for n in range(1, 100) if restarts.is_looping(process(pid=n), update))
 
 
-def test_before_the_first_update_a_few_starts_in_vain_are_enough() -> None:
+def test_before_the_first_update_a_few_failed_starts_end_the_run() -> None:
     assert starts_until_given_up(CrashLoopDetector(), update=0) == 4
 
 
-def test_a_run_that_has_trained_is_given_more_patience() -> None:
+def test_after_the_first_update_more_starts_are_allowed() -> None:
     assert starts_until_given_up(CrashLoopDetector(), update=7) == 11
 
 
@@ -31,7 +31,7 @@ def test_a_process_that_keeps_running_counts_as_one_start() -> None:
     assert not any(restarts.is_looping(process(pid=1), update=0) for _ in range(100))
 
 
-def test_progress_forgives_every_start() -> None:
+def test_an_update_resets_the_count_of_starts() -> None:
     restarts = CrashLoopDetector()
     assert not any(restarts.is_looping(process(pid=n), update=n) for n in range(1, 100))
 
@@ -49,10 +49,10 @@ def test_a_run_continues_without_one_of_its_actors_and_warns_once() -> None:
         FailedServices(),
         [gave_up("actor_000"), service("actor_001"), service("learner")],
     )
-    (said,) = failed_services.check(processes, 7, joined=[1])
-    assert "continues although actor_000 has stopped for good (status 79)" in said
+    (warning,) = failed_services.check(processes, 7, joined=[1])
+    assert "continues although actor_000 has stopped for good (status 79)" in warning
     assert failed_services.check(processes, 8, joined=[1]) == []
-    assert failed_services.warnings == (said,)
+    assert failed_services.warnings == (warning,)
 
 
 @pytest.mark.parametrize("status", [ExitStatus.CONFIGURATION, ExitStatus.GAVE_UP])
@@ -65,12 +65,12 @@ def test_a_run_whose_last_actor_gave_up_ends_with_its_status(status: ExitStatus)
     assert raised.value.exit_status == wanted
 
 
-def test_an_actor_from_outside_keeps_a_run_alive() -> None:
+def test_an_outside_actor_keeps_a_run_alive() -> None:
     failed_services, processes = FailedServices(), [gave_up("actor_000"), gave_up("actor_001")]
     assert len(failed_services.check(processes, 7, joined=[1000])) == 2
 
 
-def test_actors_that_are_started_in_vain_are_no_others() -> None:
+def test_actors_that_keep_failing_do_not_keep_a_run_alive() -> None:
     failed_services = FailedServices()
 
     def started(time: int) -> list[ProcessState]:
@@ -99,7 +99,7 @@ def test_a_run_needs_its_learner_and_its_broker(name: str, is_needed: bool) -> N
         assert len(failed_services.check(processes, 7, joined=[0])) == 1
 
 
-def test_deaths_of_an_actor_are_reported_once_and_counted_in_the_summary() -> None:
+def test_faults_of_an_actor_are_reported_once_and_counted_in_the_summary() -> None:
     failed_services = FailedServices()
     reports = [
         ActorReport(),

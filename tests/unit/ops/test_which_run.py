@@ -1,4 +1,5 @@
-"""Which run a command is about: a directory or the name of a run in runs/, behind a flag or as a word."""
+"""How the user names a run: by its directory or its name in runs/, with a flag or as a positional
+argument."""
 
 import os
 from pathlib import Path
@@ -20,7 +21,7 @@ RUNS = Path("runs")
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two runs in runs/, the newer one is `walker`."""
+    """Two runs in runs/; `walker` is the newer one."""
     monkeypatch.chdir(tmp_path)
     for age, name in enumerate(("walker", "hopper")):
         (RUNS / name).mkdir(parents=True)
@@ -60,13 +61,13 @@ def test_a_directory_here_comes_before_a_run_of_this_name() -> None:
         ("hopper", "walker", "RUN_DIR (hopper) and --run walker: name one of them"),
     ],
 )
-def test_otherwise_the_runs_that_there_are_are_named(placed: str | None, run: str | None, says: str) -> None:
+def test_a_refusal_lists_the_existing_runs(placed: str | None, run: str | None, says: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         find_run_directory(None if placed is None else Path(placed), run)
     assert str(caught.value) == says
 
 
-def test_several_are_found_alike_and_what_is_none_is_left_to_be_named() -> None:
+def test_several_runs_are_found_and_unknown_names_are_kept() -> None:
     options = parse_arguments(PlotOptions, ["hopper", "runs/walker", "nowhere"], "dppo-redis plot")
     assert find_run_directories(options.run_dirs) == (RUNS / "hopper", RUNS / "walker", Path("nowhere"))
     with pytest.raises(ConfigurationError, match=r"at least one run.*runs/ has: walker, hopper"):
@@ -90,9 +91,7 @@ def test_a_run_on_a_server_is_named_as_a_word_or_by_a_flag() -> None:
         ("", "hoper", "holds no run to resume; runs/ has: hopper, walker (did you mean hopper?)"),
     ],
 )
-def test_what_is_to_be_resumed_is_asked_for_with_the_runs_that_there_are(
-    env_id: str, run: str | None, says: str
-) -> None:
+def test_a_resume_without_a_run_lists_the_existing_runs(env_id: str, run: str | None, says: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         choose(RunConfig(env_id=env_id), run, None, resume=True)
     assert str(caught.value).endswith(says)
