@@ -57,7 +57,8 @@ def base_url(flag: str | None) -> str:
     url = (flag or os.environ.get(URL_VARIABLE) or _url_in_file() or "").strip()
     if not url:
         raise ConfigurationError(
-            f"no Redis given: pass --redis URL, or set {URL_VARIABLE} or {URL_FILE_VARIABLE}"
+            "no Redis given: pass --redis URL (`dppo-redis train` prints the URL of its run), "
+            f"or set {URL_VARIABLE} or {URL_FILE_VARIABLE}"
         )
     read_address(url)
     if flag and has_password(flag):

@@ -26,6 +26,7 @@ ERRORS_KEPT = 200
 QUARANTINE_BYTES = 256
 QUARANTINE_NAME_BYTES = 64
 FINISHED_TTL_S = 7 * 24 * 3600
+_START_OR_CHECK = "check the URL, or start a run with dppo-redis train ENV --redis URL"
 
 RUN, PAUSE, STOP = "run", "pause", "stop"
 
@@ -268,13 +269,15 @@ def only_run(client: Client) -> str:
         ConfigurationError: there is no run, or there are several.
     """
     runs = find_runs(client)
+    if not runs:
+        raise ConfigurationError(f"this Redis has no run: {_START_OR_CHECK}")
     if len(runs) != 1:
-        found = ", ".join(runs[:10]) if runs else "none"
-        raise ConfigurationError(f"name the run with --run; this Redis has: {found}")
+        raise ConfigurationError(f"name the run with --run; this Redis has: {', '.join(runs[:10])}")
     return runs[0]
 
 
 def missing_run(client: Client, run: str) -> ConfigurationError:
     """An error which says that a server has no run of this name, and which runs it has."""
     others = list_by_similarity(run, find_runs(client))
-    return ConfigurationError(f"this Redis has no run {run}{f'; it has: {others}' if others else ''}")
+    rest = f"; it has: {others}" if others else f" and no other run: {_START_OR_CHECK}"
+    return ConfigurationError(f"this Redis has no run {run}{rest}")

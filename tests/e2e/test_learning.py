@@ -176,7 +176,7 @@ def test_metrics_csv_has_a_row_for_every_update(solved: Ended) -> None:
     assert int(rows[-1]["trained_steps"]) == solved.summary["trained_steps"]
 
 
-def test_resume_on_a_new_embedded_server_goes_on_from_the_checkpoint(spent: Ended, place: Path) -> None:
+def test_resume_on_a_new_embedded_server_continues_from_the_checkpoint(spent: Ended, place: Path) -> None:
     steps = spent.summary["trained_steps"] + BUDGET
     more = ["--resume", "--run-dir", str(spent.directory), "--total-steps", str(steps)]
     with Command("train", *more, "--json", cwd=place) as command:

@@ -7,7 +7,7 @@ from tests.conftest import RedisServer, opened
 from tests.e2e.support import SLOW, Command, Run, assert_books_balance
 
 
-def test_training_goes_on_above_every_version_and_the_books_balance(tmp_path: Path) -> None:
+def test_training_continues_with_higher_versions_and_the_books_balance(tmp_path: Path) -> None:
     server = RedisServer(find_server(), profile="durable")
     arguments = ("train", *SLOW, "--run", "log", "--redis", server.url, "--json")
     try:

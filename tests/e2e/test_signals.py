@@ -59,7 +59,7 @@ def _training(command: Command) -> Command:
 
 
 @pytest.mark.parametrize("how", ["--resume", "--overwrite"])
-def test_the_directory_of_a_living_run_is_refused_whatever_the_flags(
+def test_the_directory_of_a_living_run_is_refused_with_any_flags(
     fleets: Mapping[str, Command], how: str
 ) -> None:
     command = _training(fleets["supervisord is killed"])
@@ -99,7 +99,7 @@ def test_a_signal_to_train_stops_cleanly_with_a_summary(
     assert "Traceback" not in command.err
 
 
-def _is_told_to_stop(command: Command) -> bool:
+def _has_received_stop(command: Command) -> bool:
     """Whether the stop has reached the fleet, through Redis or supervisord."""
     directory = next((command.place / "runs").iterdir())
     log = directory / "logs" / "supervisord.log"
@@ -122,7 +122,7 @@ def test_a_stop_while_the_fleet_starts_is_clean(
     with Command("train", *SLOW, "--json", cwd=tmp_path_factory.mktemp("hasty")) as command:
         command.wait_for_output("samples per update")
         command.send(signal.SIGTERM)
-        wait_until(lambda: _is_told_to_stop(command), 7, "the fleet is told to stop")
+        wait_until(lambda: _has_received_stop(command), 7, "the stop has reached the fleet")
         assert command.wait(30) == ExitStatus.TERMINATED
         assert_nothing_left(command)
         summary = command.summary()
@@ -141,7 +141,7 @@ def test_an_actor_killed_with_9_takes_its_environment_processes_with_it(
     wait_until(lambda: not any(process.is_running() for process in environments), 5, "they are gone")
 
 
-def test_after_kill_9_of_train_the_whole_fleet_is_gone_within_ten_seconds(
+def test_after_kill_9_of_train_the_whole_fleet_has_ended_within_ten_seconds(
     fleets: Mapping[str, Command],
 ) -> None:
     command = _training(fleets["train is killed"])
@@ -151,7 +151,7 @@ def test_after_kill_9_of_train_the_whole_fleet_is_gone_within_ten_seconds(
     assert_nothing_left(command, deadline_s=10)
 
 
-def test_after_kill_9_of_supervisord_everything_is_gone_and_train_fails_in_one_line(
+def test_after_kill_9_of_supervisord_no_process_is_left_and_train_fails_in_one_line(
     fleets: Mapping[str, Command],
 ) -> None:
     command = _training(fleets["supervisord is killed"])

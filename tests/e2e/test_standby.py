@@ -77,7 +77,7 @@ def test_a_leader_that_ends_cleanly_is_followed_from_its_last_checkpoint_until_t
         assert run.weights("epoch") == second
 
 
-def test_a_standby_leaves_on_a_signal_and_the_leader_goes_on(server: Server, place: Path) -> None:
+def test_a_standby_ends_on_a_signal_and_the_leader_continues(server: Server, place: Path) -> None:
     with _pair(server, place) as (run, _, standby):
         epoch = run.weights("epoch")
         assert standby.stop(deadline_s=5) == ExitStatus.DONE

@@ -80,5 +80,5 @@ def _shown(value: Any) -> str:
 
 
 def csv_rows(text: str) -> list[dict[str, str]]:
-    """The rows of metrics.csv, every cell as it was written."""
+    """The rows of metrics.csv, with unchanged texts."""
     return list(csv.DictReader(io.StringIO(text, newline="")))

@@ -23,7 +23,7 @@ def _begin(side: Side, name: str, updates: int) -> Path:
     return side.place / name
 
 
-def _go_on(side: Side, begun: Path) -> Path:
+def _resume_run(side: Side, begun: Path) -> Path:
     """Resume the run of one side, and train it to its end."""
     directory = side.place / f"of-{begun.parent.name}"
     shutil.copytree(begun, directory)
@@ -36,7 +36,7 @@ def photographs(sides: Sides) -> Iterator[tuple[str, list[str]]]:
     break."""
     begun = at_once({side.name: partial(_begin, side, "begun", _FIRST) for side in sides.both()})
     jobs = {
-        f"{first.name} then {second.name}": partial(_go_on, second, begun[first.name])
+        f"{first.name} then {second.name}": partial(_resume_run, second, begun[first.name])
         for first in sides.both()
         for second in sides.both()
     }

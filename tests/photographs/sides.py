@@ -127,12 +127,12 @@ class Running:
         try:
             status = self.process.wait(_LONGEST_S)
         except subprocess.TimeoutExpired:
-            raise BrokenSideError(f"{self.side.name}: no end of {self._said()}") from None
+            raise BrokenSideError(f"{self.side.name}: no end of {self._output()}") from None
         if status:
-            raise BrokenSideError(f"{self.side.name}: status {status} of {self._said()}")
+            raise BrokenSideError(f"{self.side.name}: status {status} of {self._output()}")
         return self.output.read_text()
 
-    def _said(self) -> str:
+    def _output(self) -> str:
         return f"{' '.join(self.command[2:])}\n{self._errors.read_text()[-2000:]}"
 
 

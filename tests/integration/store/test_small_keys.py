@@ -62,7 +62,7 @@ class TestRuns:
         assert RunStore(client, RunKeys("ab")).exists()
 
     def test_the_only_run_is_found_by_itself(self, client: Client, keys: RunKeys, stop: StopRequest) -> None:
-        with pytest.raises(ConfigurationError, match="none"):
+        with pytest.raises(ConfigurationError, match="this Redis has no run: check the URL"):
             only_run(client)
         make_keeper(client, keys, lead(client, keys, stop)).tick()
         assert only_run(client) == keys.run
@@ -76,7 +76,10 @@ class TestRuns:
     def test_the_error_about_a_missing_run_names_the_most_similar_runs(
         self, private_client: Client, stop: StopRequest
     ) -> None:
-        assert str(missing_run(private_client, "walker")) == "this Redis has no run walker"
+        absent = str(missing_run(private_client, "walker"))
+        assert absent.startswith(
+            "this Redis has no run walker and no other run: check the URL, or start a run"
+        )
         for run in ("hopper", "walker-2"):
             make_keeper(private_client, RunKeys(run), lead(private_client, RunKeys(run), stop)).tick()
         told = str(missing_run(private_client, "walker"))

@@ -54,7 +54,7 @@ def test_the_text_about_a_cut_evaluation_names_its_limits_and_the_last_complete_
     assert "no evaluation of this run is complete" in describe_evaluation_problem(cut_report(), None)
 
 
-def test_the_last_evaluation_is_none_where_it_failed_and_marked_where_it_was_cut() -> None:
+def test_a_failed_last_evaluation_is_none_and_a_cut_one_is_incomplete() -> None:
     assert last_evaluation(report(evaluations=1), WHOLE) == WHOLE
     assert last_evaluation(cut_report(), WHOLE) == CUT
     assert last_evaluation(report(error="step raised"), WHOLE) is None

@@ -69,7 +69,7 @@ def test_a_single_seed_has_no_interval() -> None:
 @pytest.mark.parametrize(
     ("distributed", "serial", "share"), [(95.0, 100.0, 0.95), (-100.0, -95.0, 0.95), (-76.0, -80.0, 80 / 76)]
 )
-def test_the_share_of_serial_falls_when_distributed_is_worse_whatever_the_sign(
+def test_the_share_of_serial_falls_when_distributed_is_worse_also_for_negative_returns(
     distributed: float, serial: float, share: float
 ) -> None:
     assert relative(distributed, serial) == pytest.approx(share)
@@ -83,7 +83,7 @@ def test_a_thinned_curve_keeps_its_ends() -> None:
     assert thin(curve[:2]) == ((0, 0.0), (100, 0.33))
 
 
-def test_a_record_comes_back_from_its_line_as_it_was(tmp_path: Path) -> None:
+def test_a_record_is_read_back_unchanged_from_its_line(tmp_path: Path) -> None:
     records = [make_record(seed=1), make_record("serial", seed=2)]
     for record in records:
         results_in(tmp_path / "some" / "scores.jsonl").append(record)

@@ -1,4 +1,4 @@
-"""The study of what the age of the data costs."""
+"""The study of the cost of old data."""
 
 import dataclasses
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_no_trial_is_planned_twice_and_every_age_meets_every_correction() -> Non
 def test_an_interrupted_study_continues_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trial of one or two updates is all that is missing."""
+    """Only a trial of one or two updates is missing."""
     short = Trial("CartPole-v1", steps=2048, seed=2, age=1)
     monkeypatch.setattr(
         command, "plan", lambda seeds: [dataclasses.replace(short, seed=seed) for seed in seeds]
@@ -46,7 +46,7 @@ def test_an_interrupted_study_continues_where_it_stopped(
     assert 0 <= played.staleness < 1
 
 
-def test_the_report_holds_means_and_keeps_what_a_person_wrote(tmp_path: Path) -> None:
+def test_the_report_holds_means_and_keeps_text_of_a_person(tmp_path: Path) -> None:
     outcomes = [invented(trial) for trial in plan([1, 2])]
     report = write_report(outcomes[:100], tmp_path)
     report.write_text("# Mine\n\nWhat follows from it.\n\n" + MARKER + "\nobsolete")

@@ -62,7 +62,7 @@ def test_advice_names_a_staleness_limit_without_effect() -> None:
     assert text == "--lock-step: all data has staleness 0, so --max-staleness 3 has no effect"
 
 
-def test_advice_says_that_a_minibatch_larger_than_the_batch_is_the_only_one() -> None:
+def test_advice_says_that_a_minibatch_larger_than_the_batch_is_the_only_gradient_step() -> None:
     (text,) = advice(ppo={"batch_steps": 2048, "minibatch_size": 4096})
     assert text == "--ppo.minibatch-size 4096: an update has 2048 rows, so a pass is one gradient step"
 

@@ -75,7 +75,7 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(monkeypatch: py
         assert "0/0 steps" in stream.getvalue()
 
 
-def test_a_pipe_gets_plain_lines_also_where_colours_are_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_gets_plain_lines_also_with_forced_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     stream = io.StringIO()
     with Screen(stream) as screen:
@@ -101,7 +101,7 @@ def status_of(fields: dict[str, str], actors: dict[int, dict[str, str]] | None =
     [
         # rates: the last minute, and the mean over the run beside it
         ({"steps_per_s_recent": "286.4", "steps_per_s": "1091.2"}, "286 steps/s (1,091 over the run)"),
-        # time left: 60,000 steps at 250/s are 240 s, whatever the mean was
+        # time left: 60,000 steps at 250/s are 240 s, for any mean
         ({"steps_per_s_recent": "250", "steps_per_s": "9999"}, "at most 4 min 0 s left"),
         # 60,000 at 7/s are 8571 s
         ({"steps_per_s_recent": "7"}, "at most 2 h 22 min left"),
