@@ -169,8 +169,8 @@ def test_files_are_overwritten_only_with_overwrite(run_dir: Path, tmp_path: Path
     strange.parent.mkdir()
     strange.write_text('{"of": "another program"}')
     for target, more, status, cause in (
-        ("foreign", [], ExitStatus.CONFIGURATION, "not an export's"),
-        ("strange", ["--overwrite"], ExitStatus.CONFIGURATION, "not an export's"),
+        ("foreign", [], ExitStatus.CONFIGURATION, "other files than those of an export"),
+        ("strange", ["--overwrite"], ExitStatus.CONFIGURATION, "other files than those of an export"),
         ("new", [], ExitStatus.DONE, ""),
         ("new", [], ExitStatus.CONFIGURATION, "--overwrite"),
         ("new", ["--overwrite"], ExitStatus.DONE, ""),
