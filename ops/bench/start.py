@@ -20,6 +20,7 @@ from typing import Any
 from dppo_redis.environments.step_time import cores
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.protocol.reports import RunSummary
+from ops.bench.processes import stoppable
 from ops.bench.runs import run, table
 from ops.bench.start_moments import moments, read_events
 
@@ -42,13 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     def add(name: str, seconds: float | None) -> None:
         found.setdefault(name, []).append(seconds or 0.0)
 
-    for _ in range(options.repeats):
-        add(BARE, _seconds_of_bare())
-        summary, reached = _train(options.actors)
-        for name, seconds in reached.items():
-            add(f"train: command to {name}", seconds)
-        _add_summary("train", summary, add)
-        _add_summary("serial", run(["serial", *_COMMON, "--total-steps", str(_LEAST_STEPS)]), add)
+    with stoppable():
+        for _ in range(options.repeats):
+            add(BARE, _seconds_of_bare())
+            summary, reached = _train(options.actors)
+            for name, seconds in reached.items():
+                add(f"train: command to {name}", seconds)
+            _add_summary("train", summary, add)
+            _add_summary("serial", run(["serial", *_COMMON, "--total-steps", str(_LEAST_STEPS)]), add)
     bare = found[BARE]
     firsts = found["train: command to first update"]
     ratios = [first / own for first, own in zip(firsts, bare, strict=True)]
