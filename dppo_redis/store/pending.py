@@ -19,6 +19,7 @@ from dppo_redis.store.scripts import source
 
 POISON_DEATHS = 3  # processes; an entry that killed so many is refused without being opened
 SKIPPED_CHECK_INTERVAL_S = 2.0
+_THOROUGH_CHECK_INTERVAL_S = 20.0  # a thorough check copies two whole entries in the server
 _PAGE = 1000
 _log = logging.getLogger("dppo")
 
@@ -57,6 +58,7 @@ class PendingEntries:
         self._waiting: dict[bytes, _Waiting] = {}  # in order of arrival in the stream
         self._on_trial: list[bytes] = []  # received with a raised count and not decoded yet
         self._skipped_check = RateLimit(SKIPPED_CHECK_INTERVAL_S)
+        self._thorough_check = RateLimit(_THOROUGH_CHECK_INTERVAL_S)
         self._rate_limit = RateLimit()
 
     def ensure_listed(self) -> None:
@@ -107,7 +109,8 @@ class PendingEntries:
         """
         if self._waiting or not (is_idle or self._skipped_check.due()):
             return
-        skipped = self._client.register_script(source("skipped"))(keys=[self._key], args=[GROUP])
+        closely = int(is_idle or self._thorough_check.due())
+        skipped = self._client.register_script(source("skipped"))(keys=[self._key], args=[GROUP, closely])
         if skipped and self._rate_limit.due():
             _log.warning(
                 "the group had skipped entries (XGROUP SETID or XACK by another program): reading them now"

@@ -55,7 +55,8 @@ def make_rollout(spec: Spec) -> Rollout:
         getattr(rollout, name)[...] = 0
     for rows in (rollout.observations, rollout.last_observations):
         is_picture = rows.dtype == np.uint8
-        rows[...] = rng.integers(0, 256, rows.shape) if is_picture else rng.standard_normal(rows.shape)
+        random = rng.integers(0, 256, rows.shape, np.uint8) if is_picture else rng.standard_normal(rows.shape)
+        rows[...] = random
     rollout.actions[...] = rng.integers(0, 2, rollout.actions.shape)
     rollout.log_probs[...] = np.log(0.5)
     rollout.rewards[...] = 1

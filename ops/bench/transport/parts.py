@@ -26,12 +26,15 @@ from ops.bench.transport.loads import Load, make_rollout
 from ops.bench.transport.producer import KEYS
 from ops.bench.transport.server import server_s
 
-_LEAST_S = 0.05  # of computing time in a sample
+_LEAST_S = 0.05
 _ROUNDS = 4  # of entries settled in a sample of settling
 
 
-def measure_parts(client: Client, load: Load, repeats: int) -> dict[str, float]:
-    """Medians of `repeats` samples, in the order in which a rollout meets the parts."""
+def measure_parts(client: Client, load: Load, repeats: int, least_s: float = _LEAST_S) -> dict[str, float]:
+    """Medians of `repeats` samples, in the order in which a rollout meets the parts.
+
+    A sample takes at least `least_s` of computing time.
+    """
     description = load.planned().description
     spec, rollout = description.spec, make_rollout(description.spec)
     payload = encode_rollout(rollout)
@@ -53,7 +56,7 @@ def measure_parts(client: Client, load: Load, repeats: int) -> dict[str, float]:
         "learner: decoding, parsed anew, dtypes and shapes": partial(_parse, payload, decoder),
         "learner: every number checked": partial(check_values, decoded, spec),
     }
-    found = {name: median(_samples(client, part, repeats)) for name, part in parts.items()}
+    found = {name: median(_samples(client, part, repeats, least_s)) for name, part in parts.items()}
     writes = FencedWrites(client, KEYS)
     client.set(KEYS.epoch, 1)
     settles: dict[str, Callable[[list[bytes]], Any]] = {
@@ -77,11 +80,11 @@ def _parse(payload: bytes, decoder: RolloutDecoder) -> None:
     check_layout(decode_rollout(payload, decoder.spec), decoder.spec)
 
 
-def _samples(client: Client, part: Callable[[], Any], repeats: int) -> Iterator[float]:
+def _samples(client: Client, part: Callable[[], Any], repeats: int, least_s: float) -> Iterator[float]:
     """Microseconds a call, of as many calls as take long enough to be measured."""
     count = 1
     for _ in range(repeats):
-        while (took := _seconds(client, part, count)) < _LEAST_S:
+        while (took := _seconds(client, part, count)) < least_s:
             count *= 2
         yield 1e6 * took / count
 

@@ -1,6 +1,7 @@
 """Rollouts go from a producer to a consumer, also after the loss of stream, group or server."""
 
 import time
+import tracemalloc
 from dataclasses import fields
 from typing import Any
 
@@ -71,6 +72,20 @@ class TestPushing:
         (entry,) = read_new(consumer)
         assert parse_header(entry) == header
         assert_equal(decode_rollout(entry.fields[b"payload"], SPEC), rollout)
+
+    def test_a_push_copies_nothing_of_a_large_payload(
+        self, client: Client, keys: RunKeys, stop: StopRequest
+    ) -> None:
+        consumer, producer = make_consumer(client, keys), RolloutProducer(client, keys, stop)
+        payload = np.random.default_rng(0).bytes(4 * 2**20)  # more than one system call takes
+        tracemalloc.start()
+        try:
+            producer.push(make_header(SPEC), payload)
+            assert tracemalloc.get_traced_memory()[1] < 2 * 2**20  # the connection's buffer is the most
+        finally:
+            tracemalloc.stop()
+        (entry,) = read_new(consumer)
+        assert entry.fields[b"payload"] == payload
 
     def test_a_push_also_answers_backlog_weights_and_control(
         self, client: Client, keys: RunKeys, stop: StopRequest
