@@ -18,7 +18,7 @@ from dppo_redis.environments.make import CLOSE_LIMIT_S
 from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.service.plugins import first_line
 from dppo_redis.service.process_state import TookTooLongError, interrupted_after, keeping_process_state
-from dppo_redis.spaces.episode_metrics import EpisodeMetrics, read_vector
+from dppo_redis.spaces.episode_metrics import EpisodeMetrics, read_vector, reports
 from dppo_redis.spaces.gymnasium_spaces import describe_observations
 from dppo_redis.spaces.observations import Array, BoolArray, FloatArray
 from workers.sampling.call_clock import CallClock
@@ -26,14 +26,14 @@ from workers.sampling.processes import end_workers
 
 _LEAVING = (SystemExit, KeyboardInterrupt)  # failures, too, if the user's code raises them
 _NO_METRICS: tuple[EpisodeMetrics, ...] = ()
-_NEXT_STEP = AutoresetMode.NEXT_STEP
+_NEXT_STEP, _SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 _FLOAT32, _BOOL = np.dtype(np.float32), np.dtype(np.bool_)
 _log = logging.getLogger("dppo")
 
 # A vector step as the environments answered it: observations [N, *row], the input of the next actions;
-# rewards, terminated, truncated, each [N]; infos; and the final observations [E, *row], None if none ended,
-# and in NEXT_STEP mode, where they are the observations. A NamedTuple would cost as much as a sum of arrays.
-RawStep = tuple[Array, Array, BoolArray, BoolArray, Mapping[str, Any], Array | None]
+# rewards, terminated, truncated, each [N]; infos; final observations, E of [*row], None if none ended, and in
+# NEXT_STEP mode, where they are the observations. A NamedTuple would cost as much as a sum of arrays.
+RawStep = tuple[Array, Array, BoolArray, BoolArray, Mapping[str, Any], Sequence[Array] | None]
 
 
 class VectorStep(NamedTuple):
@@ -149,9 +149,10 @@ class Environments:
         self._resetting, metrics = False, _NO_METRICS
         if np.count_nonzero(ended):  # a third of the time of any()
             if self.mode is _NEXT_STEP:
-                self._resetting, final = True, observations[ended]
+                self._resetting, final = True, list(observations[ended])
             metrics = self.metrics(infos, ended)
-        return VectorStep(observations, rewards, terminated, truncated, valid, final, metrics)
+        finals: Array | None = None if final is None else np.stack(final)
+        return VectorStep(observations, rewards, terminated, truncated, valid, finals, metrics)
 
     def step_raw(self, actions: Any) -> RawStep:
         """The same without marking the dummy steps of resets: `workers/rollout/records.py` marks them.
@@ -179,7 +180,7 @@ class Environments:
                 rewards = np.asarray(rewards, np.float32).reshape(self.count)
                 terminated = np.asarray(terminated, np.bool_).reshape(self.count)
                 truncated = np.asarray(truncated, np.bool_).reshape(self.count)
-            final = None
+            final: Sequence[Array] | None = None
             if self.mode is not _NEXT_STEP and (np.count_nonzero(terminated) or np.count_nonzero(truncated)):
                 final, rows = self._final(rows, terminated | truncated, infos)
         except (EOFError, ConnectionError) as error:
@@ -194,14 +195,19 @@ class Environments:
 
     def metrics(self, infos: Mapping[str, Any], ended: BoolArray) -> tuple[EpisodeMetrics, ...]:
         """[E], what the environments that ended report about their episodes."""
-        return read_vector(infos, np.flatnonzero(ended).tolist(), self.mode is AutoresetMode.SAME_STEP)
+        return read_vector(infos, np.flatnonzero(ended).tolist(), self.mode is _SAME_STEP)
 
-    def _final(self, observations: Array, ended: BoolArray, infos: Mapping[str, Any]) -> tuple[Array, Array]:
-        """Final observations [E, *row] of ended environments, and inputs of the next actions [N, *row]."""
-        if self.mode is AutoresetMode.SAME_STEP:
-            final = np.stack([self.observation.pack(x) for x in infos["final_obs"][ended]])
-            return final, observations
-        final = observations[ended]
+    def reports(self, infos: Mapping[str, Any]) -> bool:
+        """Whether an environment may have reported something about its episode."""
+        return reports(infos, self.mode is _SAME_STEP)
+
+    def _final(
+        self, observations: Array, ended: BoolArray, infos: Mapping[str, Any]
+    ) -> tuple[Sequence[Array], Array]:
+        """Final observations, E of [*row], of ended environments, and the next observations [N, *row]."""
+        if self.mode is _SAME_STEP:
+            return [self.observation.pack(x) for x in infos["final_obs"][ended]], observations
+        final = list(observations[ended])
         if self.mode is AutoresetMode.DISABLED:
             fresh, _ = self.vector.reset(options={"reset_mask": ended})
             observations = self._rows(fresh)

@@ -11,13 +11,14 @@ from typing import Any, Literal, TypeVar
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from dppo_redis.environments.copy_number import LOOK, CopyNumber
 from dppo_redis.environments.failures import is_final
 from dppo_redis.environments.normalisers import refuse_normalisers
 from dppo_redis.environments.plain import PlainEnvironment, copy_innermost
+from dppo_redis.environments.sync_vector import SameStepVector
 from dppo_redis.environments.wrappers import wrap
 from dppo_redis.errors import ConfigurationError, DppoError, EnvironmentBrokenError
 from dppo_redis.protocol.spec import EnvironmentSource
@@ -122,9 +123,7 @@ def make_vector(
             return best
         vectorization = best
     numbers = (replace(number, copy=number.copy + n) for n in range(count))
-    builders: list[Callable[[], gymnasium.Env[Any, Any]]] = [
-        partial(make_plain, source, masked, one) for one in numbers
-    ]
+    builders = [partial(make_plain, source, masked, one) for one in numbers]
     try:
         with keeping_process_state():
             if vectorization == "async" and is_free:
@@ -154,28 +153,26 @@ def not_steppable_together(source: EnvironmentSource, count: int, error: BaseExc
 
 
 def _make_side_by_side(
-    builders: list[Callable[[], gymnasium.Env[Any, Any]]], vectorization: Vectorization
+    builders: Sequence[Callable[[], PlainEnvironment]], vectorization: Vectorization
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
     """Build environments. If one cannot be built, close the others, so that for example a licence is free."""
     if vectorization == "async":
         return _make_processes(builders)
-    built: list[gymnasium.Env[Any, Any]] = []
+    built: list[PlainEnvironment] = []
 
-    def build_here(build: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
+    def build_here(build: Callable[[], PlainEnvironment]) -> PlainEnvironment:
         built.append(build())
         return built[-1]
 
     try:
-        return SyncVectorEnv(
-            [partial(build_here, build) for build in builders], autoreset_mode=AutoresetMode.SAME_STEP
-        )
+        return SameStepVector([partial(build_here, build) for build in builders])
     except BaseException:
         for env in built:
             close_quietly(env)
         raise
 
 
-def _make_processes(builders: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) -> AsyncVectorEnv:
+def _make_processes(builders: Sequence[Callable[[], PlainEnvironment]]) -> AsyncVectorEnv:
     return AsyncVectorEnv(builders, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
 
 
@@ -210,7 +207,7 @@ def closing_quietly(env: _AnyEnvT) -> Iterator[_AnyEnvT]:
         close_quietly(env)
 
 
-def make_plain(source: EnvironmentSource, masked: bool, number: CopyNumber = LOOK) -> gymnasium.Env[Any, Any]:
+def make_plain(source: EnvironmentSource, masked: bool, number: CopyNumber = LOOK) -> PlainEnvironment:
     """Build one environment in the form that vectors need; raises as `make_single` does."""
     return PlainEnvironment(make_single(source, number), masked)
 

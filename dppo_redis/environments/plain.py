@@ -23,11 +23,11 @@ class OwnObservations(gymnasium.Wrapper[Any, Any, Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
-        return copy.deepcopy(observation), info
+        return own(observation), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, *rest = self.env.step(action)
-        return copy.deepcopy(observation), *rest
+        return own(observation), *rest
 
 
 def copy_innermost(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
@@ -66,19 +66,25 @@ class PlainEnvironment(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        if not (isinstance(reward, float) and isinstance(terminated, _FLAG) and isinstance(truncated, _FLAG)):
-            reward, terminated, truncated = plain_numbers(reward, terminated, truncated)
-        episode_info = _episode_info(info) if terminated or truncated else {}
-        return self._observe(observation, info), reward, terminated, truncated, episode_info
+        reward, terminated, truncated = plain_numbers(reward, terminated, truncated)
+        reported = episode_info(info) if terminated or truncated else {}
+        return self._observe(observation, info), reward, terminated, truncated, reported
 
     def _observe(self, observation: Any, info: dict[str, Any]) -> Any:
-        observation = copy.deepcopy(observation)
+        observation = own(observation)
         if not self._masked:
             return observation
         return {"observation": observation, MASK: read_mask(info.get(MASK), self._action)}
 
 
-def _episode_info(info: dict[str, Any]) -> dict[str, Any]:
+def own(observation: Any) -> Any:
+    """A copy, of any structure; `deepcopy` takes six times as long for a small array."""
+    if type(observation) is np.ndarray and not observation.dtype.hasobject:
+        return observation.copy()
+    return copy.deepcopy(observation)
+
+
+def episode_info(info: dict[str, Any]) -> dict[str, Any]:
     """The metrics of an ended episode for `info`, as one value that vectors cannot round or mix up."""
     metrics = read_episode(info)
     return {} if metrics is NOTHING else {REPORTED: metrics}
@@ -90,6 +96,8 @@ def plain_numbers(reward: Any, terminated: Any, truncated: Any) -> tuple[float, 
     Raises:
         ValueError: one of them is not one number.
     """
+    if isinstance(reward, float) and isinstance(terminated, _FLAG) and isinstance(truncated, _FLAG):
+        return reward, bool(terminated), bool(truncated)
     numbers = []
     for name, value in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
         array: Array = np.asarray(value)

@@ -95,10 +95,16 @@ def read_vector(
         places: indices of the environments whose episodes ended.
         is_reset: they were reset in the same step, so that their metrics are under `final_info`.
     """
-    source = infos.get("final_info", infos) if is_reset else infos
-    if isinstance(source, Mapping) and not (REPORTED in source or SUCCESS in source or METRICS in source):
+    if not reports(infos, is_reset):
         return (NOTHING,) * len(places)
+    source = infos.get("final_info", infos) if is_reset else infos
     return tuple(_of_place(source, place) for place in places)
+
+
+def reports(infos: Mapping[str, Any], is_reset: bool) -> bool:
+    """Whether any environment may have reported something; arguments as for `read_vector`."""
+    source = infos.get("final_info", infos) if is_reset else infos
+    return not isinstance(source, Mapping) or REPORTED in source or SUCCESS in source or METRICS in source
 
 
 def _of_place(source: Any, place: int) -> EpisodeMetrics:

@@ -33,7 +33,7 @@ class StepRecords:
         self._resets_next = environments.mode is AutoresetMode.NEXT_STEP
         self._ended: BoolArray = np.zeros(environments.count, np.bool_)  # by the last marked step
         self._marked = 0  # steps whose dummy rows are marked
-        self._finals: list[Array] = []
+        self._finals: list[Array] = []  # each [*row]
         self._metrics: dict[tuple[int, int], EpisodeMetrics] = {}  # of the episodes that ended at (t, n)
         self._valid[:] = True
 
@@ -54,8 +54,8 @@ class StepRecords:
         self._terminated[t] = terminated
         self._truncated[t] = truncated
         if final is not None:
-            self._finals.append(final)
-        if infos:
+            self._finals.extend(final)
+        if infos and self._environments.reports(infos):
             self._read_metrics(t, terminated | truncated, infos)
         return newest
 
@@ -75,7 +75,7 @@ class StepRecords:
         if self._metrics:
             metrics = [self._metrics.get((t, n), NOTHING) for t, n in np.argwhere(ended).tolist()]
         if not self._resets_next:
-            return np.concatenate(self._finals) if self._finals else self._no_finals, metrics
+            return np.stack(self._finals) if self._finals else self._no_finals, metrics
         # The final observation of an episode is the input of the dummy step that follows.
         finals = np.concatenate([self._observations[1:steps][ended[:-1]], newest[ended[-1]]])
         return finals, metrics
