@@ -72,6 +72,7 @@ def test_the_actors_of_a_killed_process_are_forgotten_and_their_rollouts_are_not
         (["--actors", "0"], "actors: from 1 to 4096"),
         (["--actors", "10", "5000"], "actors: from 1 to 4096"),
         (["--seconds", "0"], "seconds: from"),
+        (["--seconds", "2", "--period", "1"], "seconds: at least 5 times the period, 5"),
         (["--processes", "0"], "processes: from"),
         (["--churn", "-1"], "churn: from"),
     ],

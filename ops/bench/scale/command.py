@@ -17,16 +17,17 @@ from typing import Any
 
 from dppo_redis.environments.child import spaces_of
 from dppo_redis.environments.step_time import cores
-from dppo_redis.errors import ConfigurationError, ExitStatus
+from dppo_redis.errors import ConfigurationError, ExitStatus, StoppedError
 from dppo_redis.protocol.config import RunConfig
-from dppo_redis.protocol.run_plan import RunPlan, plan
+from dppo_redis.protocol.run_plan import plan
 from dppo_redis.service.shutdown import StopRequest
+from dppo_redis.store.client import TransientError, translated
 from learner.malloc import keep_freed_memory
 from ops.bench.runs import table
 from ops.bench.scale.environment import ENV_ID
-from ops.bench.scale.measured import Measured, Wish, percentile
+from ops.bench.scale.measured import PARTS, Measured, Wish, percentile
 from ops.bench.scale.point import Point
-from ops.bench.scale.server import check_connections, server
+from ops.bench.scale.server import bench_run, check_connections, server
 from ops.fleet.machine_limits import FleetNeeds, check_limits
 
 ROLLOUT_STEPS = 2
@@ -61,33 +62,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
     stop = StopRequest().install()
     keep_freed_memory()  # as a learner
-    processes = options.processes
     needs = FleetNeeds(
         files=_OTHER_FILES + max(options.actors) * CONNECTIONS,
-        tasks=_OTHER_FILES + max(options.actors) + 2 * processes,
+        tasks=_OTHER_FILES + max(options.actors) + 2 * options.processes,
     )
     check_limits(needs)
     found: list[Measured] = []
     with server(options.redis, stop) as url:
-        check_connections(url, needs.files, stop)
-        for position, actors in enumerate(options.actors):
-            planned = _plan(actors, options, stop)
-            wish = Wish(
-                actors=actors,
-                planned=planned.config.actors,
-                processes=min(processes, actors),
-                seconds=options.seconds,
-                step_s=options.period / ROLLOUT_STEPS,
-                churn=options.churn,
-                kills=options.kill,
-            )
-            with closing(Point(wish, planned, url, f"bench-{position}", stop)) as point:
-                measured = point.measure()
-            if measured is None:
-                return stop.exit_status
-            found.append(measured)
-            if not options.json:
-                print(f"{actors} actors: {median(measured.shares):.3f}", file=sys.stderr, flush=True)
+        try:
+            check_connections(url, needs.files, stop)
+            for actors in options.actors:
+                found.append(_measure(actors, options, url, stop))
+                print(f"measured {actors} actors", file=sys.stderr, flush=True)
+        except (StoppedError, TransientError):
+            if not stop.requested:
+                raise
+            return stop.exit_status
     print(json.dumps(_as_json(found)) if options.json else _tables(found))
     faults = [f"{one.wish.actors} actors: {fault}" for one in found for fault in one.faults]
     for fault in faults:
@@ -95,10 +85,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ExitStatus.FAILED if faults else ExitStatus.DONE
 
 
-def _plan(actors: int, options: argparse.Namespace, stop: StopRequest) -> RunPlan:
-    planned = min(actors, options.planned or _MOST_PLANNED)
-    config = configuration(planned, options.period, options.rollout_kb)
-    return plan(config, spaces_of(config, stop), serial=False)
+def _measure(actors: int, options: argparse.Namespace, url: str, stop: StopRequest) -> Measured:
+    """One point of the curve.
+
+    Raises:
+        StoppedError: a stop was requested.
+        TransientError: the server does not answer any more.
+    """
+    config = configuration(min(actors, options.planned or _MOST_PLANNED), options.period, options.rollout_kb)
+    planned = plan(config, spaces_of(config, stop), serial=False)
+    wish = Wish(
+        actors=actors,
+        planned=config.actors,
+        processes=min(options.processes, actors),
+        seconds=options.seconds,
+        step_s=options.period / ROLLOUT_STEPS,
+        churn=options.churn,
+        kills=options.kill,
+    )
+    with closing(Point(wish, planned, url, bench_run(), stop)) as point, translated():
+        return point.measure()
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -129,6 +135,9 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         for value in values:
             if not least <= value <= most:
                 raise ConfigurationError(f"{name}: from {least:g} to {most:g} (got {value:g})")
+    if options.seconds < PARTS * options.period:
+        refusal = f"seconds: at least {PARTS} times the period, {PARTS * options.period:g}"
+        raise ConfigurationError(f"{refusal} (got {options.seconds:g})")
     return options
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SETTLED = ("trained", "stale", "duplicate", "refused", "lost")
+PARTS = 5  # of the time, each of which gives a sample
 BOOKS = ("entries_added", *SETTLED, "backlog", "imbalance")
 
 
@@ -74,9 +75,9 @@ class Measured:
         return found
 
 
-def rates(counts: Sequence[tuple[float, float]], began: float, ended: float, parts: int = 5) -> list[float]:
+def rates(counts: Sequence[tuple[float, float]], began: float, ended: float) -> list[float]:
     """What was added per second in equal parts of the time, from counts that were read again and again."""
-    edges = [began + (ended - began) * part / parts for part in range(parts + 1)]
+    edges = [began + (ended - began) * part / PARTS for part in range(PARTS + 1)]
     nearest = [min(counts, key=lambda count: abs(count[0] - edge)) for edge in edges]
     pairs = itertools.pairwise(nearest)
     return [(later - sooner) / (at - before) for (before, sooner), (at, later) in pairs if at > before]

@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import cast
 
+from dppo_redis.errors import StoppedError
 from dppo_redis.protocol.run_plan import RunPlan
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.client import Client, connect
+from dppo_redis.store.client import Client, TransientError, connect, translated
 from dppo_redis.store.keys import RunKeys
 from ops.bench.scale.actors import Report
 from ops.bench.scale.intake import IntakeLearner
@@ -52,14 +54,21 @@ class Point:
         self._probe = Probe(url, run, wish.seconds, self._learner)
 
     def close(self) -> None:
-        """Leave no process, thread or connection behind."""
+        """Leave no process, thread, connection or key behind."""
         self._probe.close()
         self._processes.close()
+        self._learner.keeper.close()
+        with suppress(TransientError), translated():
+            self._learner.store.delete()
         self._learner.close()
         self._client.close()
 
-    def measure(self) -> Measured | None:
-        """Measure; None if a stop was requested before the end."""
+    def measure(self) -> Measured:
+        """Measure.
+
+        Raises:
+            StoppedError: a stop was requested before the end.
+        """
         learner, processes, probe = self._learner, self._processes, self._probe
         learner.start()
         started = time.monotonic()
@@ -76,15 +85,17 @@ class Point:
         self._run_with_a_loss(began)
         ended, used = time.monotonic(), cores.used()
         probe.close()
-        if self._stop.requested:
-            return None
+        self._check_stop()
         registered = self._registered()
         learner.end_run()
         learner.run(lambda: processes.have_ended or self._is_over(ended + _END_S))
         learner.run(lambda: learner.has_read_all or self._is_over(ended + 2 * _END_S))
-        if self._stop.requested:
-            return None
+        self._check_stop()
         return self._measured(started_s, (began, ended), used, registered)
+
+    def _check_stop(self) -> None:
+        if self._stop.requested:
+            raise StoppedError("stopped while measuring")
 
     def _is_over(self, deadline: float) -> bool:
         return self._stop.requested or time.monotonic() > deadline

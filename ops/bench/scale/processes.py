@@ -1,4 +1,7 @@
-"""The processes that hold the actors of one point, and the probe that looks at the run from outside."""
+"""The processes that hold the actors of one point, and the probe that looks at the run from outside.
+
+All have sessions of their own, so that Ctrl-C in a terminal reaches the benchmark alone, which ends them.
+"""
 
 import json
 import os
@@ -41,7 +44,9 @@ class Processes:
         churn_per_s = self._wish.churn * len(slots) / 60
         order = Order(self._url, self._run, tuple(slots), churn_per_s, len(self._running), os.getpid())
         command = [sys.executable, "-m", "ops.bench.scale.actors", json.dumps(asdict(order))]
-        process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
         self._running.append((process, len(slots)))
 
     def kill_one(self) -> None:
@@ -123,7 +128,9 @@ class Probe:
     def _time_status(self) -> None:
         began = time.monotonic()
         null = subprocess.DEVNULL
-        self._status = subprocess.Popen(self._command, cwd=REPOSITORY, stdout=null, stderr=null)
+        self._status = subprocess.Popen(
+            self._command, cwd=REPOSITORY, stdout=null, stderr=null, start_new_session=True
+        )
         try:
             _, status, usage = os.wait4(self._status.pid, 0)
         except ChildProcessError:  # `close` killed it, and has seen its end

@@ -12,24 +12,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from statistics import median
 from typing import Any, cast
 
 from dppo_redis.environments.child import spaces_of
 from dppo_redis.environments.step_time import cores
-from dppo_redis.errors import ConfigurationError, ExitStatus
+from dppo_redis.errors import ConfigurationError, ExitStatus, StoppedError
 from dppo_redis.protocol.config import RunConfig
 from dppo_redis.protocol.run_plan import RunPlan, plan
 from dppo_redis.service.shutdown import StopRequest
-from dppo_redis.store.client import Client, connect
+from dppo_redis.store.client import Client, TransientError, connect, translated
 from dppo_redis.store.keys import RunKeys
+from dppo_redis.store.run_store import RunStore
 from learner.build import build_ppo
 from learner.leadership.leadership import Leadership, make_leadership
 from ops.bench.runs import REPOSITORY, table
 from ops.bench.scale.holders import ALONE, HELD, KIND, KINDS, SHARED, Held, HoldOrder
-from ops.bench.scale.server import check_connections, server, server_s
+from ops.bench.scale.server import bench_run, check_connections, server, server_s
 from ops.fleet.machine_limits import FleetNeeds, check_limits
 
 _DEADLINE_S = 300.0
@@ -47,12 +48,8 @@ class Cost:
     learner_s: float  # that it blocked the learner
     server_cpu_s: float
     sent_mb: float  # by the server
-    server_mb: float  # most memory of the server since its start
+    server_mb: float  # most memory of the server meanwhile
     actors_cpu_s: float  # of all of them
-
-
-class StoppedEarlyError(Exception):
-    """A stop was requested."""
 
 
 class Publications:
@@ -62,14 +59,15 @@ class Publications:
         self._stop = stop
         self._client = connect(url, "bench-learner")
         self._arrays = build_ppo(planned.config, planned.description, 1).acting_arrays()
-        self._leadership = _lead(self._client, run, planned, stop)
+        self._keys = RunKeys(run)
+        self._leadership = _lead(self._client, self._keys, planned, stop)
         self._update = 0
 
     def publish(self, count: int, kind: str, processes: Sequence[subprocess.Popen[bytes]]) -> Cost:
         """Publish once; `count` holders fetch it in this way.
 
         Raises:
-            StoppedEarlyError: a stop was requested.
+            StoppedError: a stop was requested.
         """
         client = self._client
         client.delete(HELD)
@@ -77,10 +75,11 @@ class Publications:
         server, sent, began = server_s(client), _sent(client), time.monotonic()
         self._update += 1
         self._leadership.publisher.publish(self._arrays, self._update, 0, 0)
-        learner_s = time.monotonic() - began
+        learner_s, server_mb = time.monotonic() - began, 0.0
         while int(client.llen(HELD)) < count:
+            server_mb = max(server_mb, client.info("memory")["used_memory"] / 2**20)
             if self._stop.requested:
-                raise StoppedEarlyError
+                raise StoppedError("stopped while measuring")
             if time.monotonic() > began + _DEADLINE_S or any(p.poll() is not None for p in processes):
                 raise ConfigurationError("the holders of the weights have ended, or take minutes")
             time.sleep(_POLL_S)
@@ -90,18 +89,24 @@ class Publications:
             learner_s=learner_s,
             server_cpu_s=server_s(client) - server,
             sent_mb=(_sent(client) - sent) / 2**20,
-            server_mb=float(client.info("memory")["used_memory_peak"]) / 2**20,
+            server_mb=server_mb,
             actors_cpu_s=sum(one.cpu_s for one in held),
         )
 
-    def close(self) -> None:
-        """End the run, so that the holders end."""
+    def end_run(self) -> None:
+        """Ask the holders to end."""
         self._leadership.publisher.end_run("stopped", None)
+
+    def close(self) -> None:
+        """Remove what the benchmark has written."""
+        with suppress(TransientError), translated():
+            self._client.delete(HELD, KIND)
+            RunStore(self._client, self._keys).delete()
         self._client.close()
 
 
-def _lead(client: Client, run: str, planned: RunPlan, stop: StopRequest) -> Leadership:
-    leadership = make_leadership(client, RunKeys(run), planned.description, "bench", stop)
+def _lead(client: Client, keys: RunKeys, planned: RunPlan, stop: StopRequest) -> Leadership:
+    leadership = make_leadership(client, keys, planned.description, "bench", stop)
     leadership.lease.acquire(0, 0)
     leadership.publisher.announce()
     leadership.bookkeeper.restore_stream()
@@ -125,7 +130,7 @@ def holders(url: str, run: str, count: int) -> Iterator[subprocess.Popen[bytes]]
     """The process that holds the holders; it has ended after the block."""
     order = json.dumps(asdict(HoldOrder(url, run, count, os.getpid())))
     command = [sys.executable, "-m", "ops.bench.scale.holders", order]
-    process = subprocess.Popen(command, cwd=REPOSITORY)
+    process = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)  # Ctrl-C: it ends with us
     try:
         yield process
     finally:
@@ -137,17 +142,14 @@ def measure(
     url: str, run: str, count: int, planned: RunPlan, repeats: int, stop: StopRequest
 ) -> dict[str, list[Cost]]:
     """Publications of both kinds in turn."""
-    publications = Publications(url, run, planned, stop)
     found: dict[str, list[Cost]] = {kind: [] for kind in KINDS}
-    with holders(url, run, count) as process:
-        try:
-            for kind in KINDS:  # they start, and make their files, meanwhile
-                publications.publish(count, kind, [process])
-            for _ in range(repeats):
-                for kind in KINDS:
-                    found[kind].append(publications.publish(count, kind, [process]))
-        finally:
-            publications.close()
+    with closing(Publications(url, run, planned, stop)) as publications, holders(url, run, count) as process:
+        for kind in KINDS:  # they start, and make their files, meanwhile
+            publications.publish(count, kind, [process])
+        for _ in range(repeats):
+            for kind in KINDS:
+                found[kind].append(publications.publish(count, kind, [process]))
+        publications.end_run()
     return found
 
 
@@ -160,12 +162,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = configuration(options.mb)
     found: dict[int, dict[str, list[Cost]]] = {}
     with server(options.redis, stop) as url:
-        check_connections(url, 64 + _CONNECTIONS * most, stop)
         try:
+            check_connections(url, 64 + _CONNECTIONS * most, stop)
             planned = plan(config, spaces_of(config, stop), serial=False)
             for count in options.actors:
-                found[count] = measure(url, f"bench-{count}", count, planned, options.repeats, stop)
-        except StoppedEarlyError:
+                with translated():
+                    found[count] = measure(url, bench_run(), count, planned, options.repeats, stop)
+        except (StoppedError, TransientError):
+            if not stop.requested:
+                raise
             return stop.exit_status
     print(json.dumps(_as_json(found)) if options.json else _table(found))
     return ExitStatus.DONE

@@ -1,5 +1,6 @@
 """The server that a benchmark measures: the given one, or one of its own as `train` starts it."""
 
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,11 @@ from ops.fleet.broker import embedded
 _SERVER_S = 10.0
 
 
+def bench_run() -> str:
+    """A name for a run of a benchmark, which no other run has."""
+    return f"bench-{secrets.token_hex(4)}"
+
+
 @contextmanager
 def server(url: str | None, stop: StopRequest) -> Iterator[str]:
     """The given server, or one of our own as `train` starts it, which ends with the block."""
@@ -25,7 +31,8 @@ def server(url: str | None, stop: StopRequest) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="dppo-bench-") as place:
         broker = embedded(Path(place))
         command = [sys.executable, "-m", "ops.fleet.run_tied", *broker.command]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        # Ctrl-C in a terminal reaches a whole process group: the server has to end last.
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
         try:
             deadline = time.monotonic() + _SERVER_S
             while not broker.socket.exists() and not stop.requested:
