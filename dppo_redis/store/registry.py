@@ -60,8 +60,12 @@ class Registry:
             TransientError: another program damaged the number; the learner repairs it.
         """
         if slot is None:
-            slot = FIRST_OUTSIDE_SLOT + self._count("next") - 1
-        return slot, self._count(str(slot))
+            # No field of its own: with actors that come and go these fields would grow without end.
+            return FIRST_OUTSIDE_SLOT + self._count("next") - 1, 1
+        boot = self._count(str(slot))
+        if boot == 1 and slot >= FIRST_OUTSIDE_SLOT:  # the first process of this slot was not counted
+            boot = self._count(str(slot))
+        return slot, boot
 
     def _count(self, field: str) -> int:
         try:
@@ -161,7 +165,12 @@ class Registry:
 
     def joined(self) -> int:
         """The number of actors that have ever joined; restarts do not count."""
-        return sum(name.isdigit() for name in cast(list[bytes], self._client.hkeys(self._keys.boots)))
+        counts = cast(dict[bytes, bytes], self._client.hgetall(self._keys.boots))
+        stored = counts.get(b"next", b"")
+        numbered = int(stored) if _is_slot(stored) else 0
+        slots = [int(name) for name in counts if _is_slot(name)]
+        given = FIRST_OUTSIDE_SLOT + numbered  # higher slots were given by hand
+        return numbered + sum(slot < FIRST_OUTSIDE_SLOT or slot >= given for slot in slots)
 
 
 def _holder_of(

@@ -281,6 +281,19 @@ class TestActors:
             (FIRST_OUTSIDE_SLOT + 1, 1),
         ]
 
+    def test_actors_that_come_and_go_leave_one_number_and_all_count_as_joined(
+        self, client: Client, keys: RunKeys, registry: Registry
+    ) -> None:
+        for slot in (None, 0, None, 0, None):
+            registry.join(slot)
+        assert client.hgetall(keys.boots) == {b"next": b"3", b"0": b"2"}
+        assert registry.joined() == 4
+
+    def test_an_actor_that_takes_a_slot_from_outside_again_is_a_later_boot(self, registry: Registry) -> None:
+        slot, boot = registry.join(None)
+        assert [registry.join(slot), registry.join(slot)] == [(slot, boot + 1), (slot, boot + 2)]
+        assert registry.joined() == 1
+
     def test_an_actor_that_beats_lives_and_says_where(self, registry: Registry) -> None:
         registry.beat(3, ActorReport(pushes=7))
         assert registry.living()[3]["pushes"] == "7"
