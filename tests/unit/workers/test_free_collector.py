@@ -205,7 +205,7 @@ def test_shorter_rollouts_hold_what_longer_ones_would() -> None:
 def test_a_running_rollout_ends_at_the_furthest_row_when_it_is_made_shorter() -> None:
     spec = spec_of("tests.envs:Terminating-v0")
     policy = make_policy(spec)
-    collector = free(spec, lambda place, _: 1.0 + place)
+    collector = free(spec, lambda place, _: 1.0 + 0.4 * place)
     wait = collector.environments.wait
 
     def waited(limit_s: float) -> list[int]:
