@@ -10,6 +10,11 @@ from ops.bench.actor import REST, main
 SMALL = ["--hidden", "4", "--repeats", "2"]
 
 
+@pytest.fixture(autouse=True)
+def short_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ops.bench.actor._LEAST_S", 0.0)
+
+
 def test_bare_loop_and_actor_are_measured_in_turn_and_the_parts_of_a_step_with_them(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
