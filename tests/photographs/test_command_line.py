@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.e2e.support import tree
 from tests.photographs.camera import masked, photograph
 from tests.photographs.product import RedisServer, find_server
 from tests.photographs.scenes import REFUSED, STATES, furnish
@@ -141,6 +142,7 @@ class Played:
     endings: Mapping[str, Ending]
     places: Mapping[str, str]
     directory: Path
+    before: Mapping[str, bytes]  # the files in it
 
     def says(self, title: str) -> str:
         """A command line, its exit status and what it printed."""
@@ -164,6 +166,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
         (directory / name).write_text(text)
     shutil.copytree(Path(__file__).parent / "released", directory / "released")
     cwd = str(directory)
+    before = tree(directory)
     server = RedisServer(find_server())
     try:
         server.start()
@@ -191,7 +194,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     }
     named = {act.title: ending for act, ending in zip(acts, endings, strict=True)}
     assert len(named) == len(acts)
-    return Played(named, places, directory)
+    return Played(named, places, directory, before)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -217,6 +220,13 @@ def test_no_mistake_ends_with_success_or_a_traceback(played: Played) -> None:
     titles = [f"dppo-redis {line}".rstrip() for line in _MISTAKES]
     statuses = {played.endings[title].status for title in [*titles, *_titles(played, _MISTAKES_WITH_REDIS)]}
     assert statuses == {69, 70, 78}
+
+
+def test_no_mistake_changes_or_leaves_a_file(played: Played) -> None:
+    made = tuple(f"{line.split()[2]}/" for line in _ACL)
+    made += ("__pycache__/",)  # of the module that breaks
+    after = {name: text for name, text in tree(played.directory).items() if not name.startswith(made)}
+    assert after == played.before
 
 
 def test_screens_of_runs_in_every_state(played: Played) -> None:
