@@ -3,6 +3,7 @@
 Nothing here stands in for Redis. Tests wait for conditions, each with a deadline.
 """
 
+import compileall
 import ctypes
 import os
 import secrets
@@ -35,8 +36,19 @@ for _number, _usual in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.
         signal.signal(_number, _usual)
 
 
+def compile_packages() -> None:
+    """Write the product's bytecode, which each of a thousand processes would otherwise compile anew.
+
+    A new checkout has none, and Python may be told to write none.
+    """
+    for package in ("dppo_redis", "workers", "learner", "ops"):
+        compileall.compile_dir(Path(__file__).parents[1] / package, quiet=2)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(LeftOut(config), "left-out")
+    if not hasattr(config, "workerinput"):  # once, before the workers
+        compile_packages()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

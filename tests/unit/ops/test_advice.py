@@ -88,6 +88,8 @@ def advice() -> list[tuple[str, str, type]]:
         for file in sorted((ROOT / top).rglob("*.py")):
             name = str(file.relative_to(ROOT))
             speakers = next((kinds for place, kinds in SPEAKERS if name.startswith(place)), ())
+            if not speakers or not _FLAG.search(file.read_text()):
+                continue
             flags = {flag for text in texts(file) for flag in _FLAG.findall(text)}
             found += [(name, flag, kind) for flag in sorted(flags) for kind in speakers]
     return found
