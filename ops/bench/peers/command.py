@@ -3,14 +3,14 @@
 All train CartPole-v1 with 8 environments, batch 2048, minibatch 256, 10 passes, learning rate 3e-4 and two
 64x64 tanh networks, until the mean of the last 100 training returns reaches the target. They run one after
 the other. stable-baselines3 always takes part, others are asked for with `--with`. A peer that is not
-installed is named with the command that installs it; the others run.
+installed is named with the command that installs it, and one that fails with its error; the others run.
 """
 
 import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import median
@@ -19,7 +19,7 @@ from dppo_redis.environments.step_time import cores
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from ops.bench.peers import product
 from ops.bench.peers.environments import RLLIB, SAMPLE_FACTORY, STABLE_BASELINES3, Outcome, Peer
-from ops.bench.processes import stoppable
+from ops.bench.processes import ProgramFailedError, stoppable
 from ops.bench.rounds import add_common, as_json, check_repeats, in_rounds, ratios_to, shown
 from ops.bench.runs import table
 
@@ -47,13 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Raises:
         ConfigurationError: a number is out of range.
+        ProgramFailedError: no program ran to its end.
     """
     options = _options(argv)
     kinds = wanted(options.others)
     missing = {peer.name: peer for peer, _ in kinds.values() if peer.python() is None}
     for peer in missing.values():
         print(f"{peer.name} is not installed: {peer.how_to_install()}", file=sys.stderr)
-    measures: dict[str, Callable[[int], Timed]] = {
+    measures: dict[str, Callable[[int], Timed | None]] = {
         name: partial(_timed, partial(peer.play, variant, options.steps, options.target))
         for name, (peer, variant) in kinds.items()
         if peer.name not in missing
@@ -61,7 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, words in _ours(options.actors).items():
         measures[name] = partial(_timed, partial(product.play, words, options.steps, options.target))
     with stoppable():
-        found = in_rounds(measures, options.repeats)
+        found = complete(in_rounds(measures, options.repeats))
+    if not found:
+        raise ProgramFailedError("none of the programs ran to its end")
     base = _BASE if _BASE in found else next(reversed(found))
     if options.json:
         print(json.dumps(_as_json(found, base, list(missing))))
@@ -85,9 +88,20 @@ def _ours(actors: int) -> dict[str, list[str]]:
     }
 
 
-def _timed(play: Callable[[int], Outcome], number: int) -> Timed:
+def complete(samples: Mapping[str, Sequence[Timed | None]]) -> dict[str, list[Timed]]:
+    """The kinds that failed in no round."""
+    every = {name: [one for one in runs if one is not None] for name, runs in samples.items()}
+    return {name: runs for name, runs in every.items() if len(runs) == len(samples[name])}
+
+
+def _timed(play: Callable[[int], Outcome], number: int) -> Timed | None:
+    """One run; None, with the error said, if it failed."""
     began = time.monotonic()
-    outcome = play(number + 1)  # the seed
+    try:
+        outcome = play(number + 1)  # the seed
+    except ProgramFailedError as error:
+        print(error, file=sys.stderr)
+        return None
     return Timed(outcome, time.monotonic() - began)
 
 

@@ -12,8 +12,8 @@ from dppo_redis.errors import ConfigurationError
 from ops.bench.article.command import CLAIMS
 from ops.bench.article.command import main as article
 from ops.bench.peers import environments
+from ops.bench.peers.command import Timed, complete, wanted
 from ops.bench.peers.command import main as peers
-from ops.bench.peers.command import wanted
 from ops.bench.peers.environments import RAY, RLLIB, SAMPLE_FACTORY, STABLE_BASELINES3, Peer
 from ops.bench.processes import ProgramFailedError
 from ops.bench.rounds import as_json, in_rounds, ratios_to, shown
@@ -68,6 +68,11 @@ def test_a_program_is_asked_in_json_and_its_last_line_is_the_answer(
     install(tmp_path, SAMPLE_FACTORY, "echo no cores >&2; exit 3")
     with pytest.raises(ProgramFailedError, match="ended with 3:\nno cores"):
         SAMPLE_FACTORY.play("", 2048, 475.0, 3)
+
+
+def test_a_peer_that_failed_in_a_round_has_no_row() -> None:
+    run = Timed(environments.outcome_of(json.dumps(_ANSWER)), 1.0)
+    assert complete({"sound": [run, run], "broken": [run, None]}) == {"sound": [run, run]}
 
 
 def test_other_peers_are_asked_for_by_name() -> None:
