@@ -174,8 +174,10 @@ class Actor:
                 break
             started = time.monotonic()
             self.stop.sleep(JITTER.uniform(0.5, 1.5) * pause_s)
-            pause_s = min(1.5 * pause_s, longest_pause(self.stats.rollout_s, started - began))
+            asked = time.monotonic()
             snapshot = self._read_snapshot()
+            queued_s = self.stats.add_read(time.monotonic() - asked)
+            pause_s = min(1.5 * pause_s, longest_pause(self.stats.rollout_s, started - began, queued_s))
             self.stats.waited_s += time.monotonic() - started
         return snapshot
 

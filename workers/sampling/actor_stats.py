@@ -1,5 +1,6 @@
 """What an actor counts and times, and its report for the registry."""
 
+import math
 import time
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -32,6 +33,12 @@ class ActorStats:
     deaths: Deaths = NO_DEATHS  # of the processes before this one
     rollout_began: float | None = None  # monotonic; None between rollouts
     is_registered: bool = False  # this process has registered
+    fastest_read_s: float = math.inf  # of a snapshot
+
+    def add_read(self, seconds: float) -> float:
+        """Note how long reading a snapshot took; returns how much longer than the fastest one."""
+        self.fastest_read_s = min(self.fastest_read_s, seconds)
+        return seconds - self.fastest_read_s
 
     def report(self, policy: ActingPolicy | None, pushes: PushCounts, refused: int) -> ActorReport:
         """The report for the registry: these numbers and those of the actor's parts."""

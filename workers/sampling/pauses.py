@@ -10,16 +10,22 @@ FIRST_PAUSE_S = 0.004
 LONGEST_PAUSE_S = 0.05
 JITTER = random.Random()  # the user's code may seed the global one, and then all actors pause alike
 _GROWTH = 1.5
+_LONGEST_QUEUED_PAUSE_S, _QUEUED_TIMES = 1.0, 20
 
 
-def longest_pause(rollout_s: float, waited_s: float) -> float:
+def longest_pause(rollout_s: float, waited_s: float, queued_s: float = 0.0) -> float:
     """Longest mean pause, in seconds, before an actor that has waited `waited_s` reads Redis again.
 
-    It is short compared with a rollout, because all actors should start after the same publication. An actor
-    that reads later than a faster one has delivered finds the backlog full, and the next batch comes late.
-    After a long wait the pause may be longer: that loses little, and spares Redis the reads of a large fleet.
+    `queued_s` is how much longer the last read took than the fastest one. It is long where many actors wait:
+    then all of them read less often, or the learner could not read the rollouts that they wait for.
+
+    The pause is short compared with a rollout, because all actors should start after the same publication. An
+    actor that reads later than a faster one has delivered finds the backlog full, and the next batch comes
+    late. After a long wait the pause may be longer: that loses little, and spares Redis the reads of a large
+    fleet.
     """
-    return max(FIRST_PAUSE_S, min(LONGEST_PAUSE_S, max(rollout_s / 4, waited_s / 50)))
+    longest_s = max(LONGEST_PAUSE_S, min(_LONGEST_QUEUED_PAUSE_S, rollout_s / 4, _QUEUED_TIMES * queued_s))
+    return max(FIRST_PAUSE_S, min(longest_s, max(rollout_s / 4, waited_s / 50)))
 
 
 class AskedRarely(Generic[T]):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from workers.sampling.actor_stats import ActorStats
 from workers.sampling.pauses import longest_pause
 
 _LONGEST_DRAW = 1.5  # of the random factor on a pause
@@ -25,3 +26,18 @@ def test_after_a_long_wait_an_actor_reads_redis_at_most_twenty_times_a_second(
 
 def test_an_actor_that_never_sampled_does_not_look_without_a_pause() -> None:
     assert longest_pause(0, 0) == 0.004
+
+
+def test_where_reads_queue_up_at_the_server_all_actors_read_less_often() -> None:
+    assert longest_pause(2.0, 1.0, queued_s=0.001) == 0.05
+    assert longest_pause(2.0, 1.0, queued_s=0.02) == pytest.approx(0.4)
+
+
+def test_the_pause_stays_short_compared_with_a_rollout_also_where_reads_queue_up() -> None:
+    assert longest_pause(0.4, 1.0, queued_s=1.0) == pytest.approx(0.1)
+    assert longest_pause(3600.0, 100.0, queued_s=1.0) == 1.0
+
+
+def test_a_read_queued_for_as_long_as_it_took_longer_than_the_fastest_one() -> None:
+    stats = ActorStats(slot=0, boot=1)
+    assert [stats.add_read(seconds) for seconds in (0.3, 0.1, 0.4)] == pytest.approx([0.0, 0.0, 0.3])
