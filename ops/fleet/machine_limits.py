@@ -55,7 +55,7 @@ def check_limits(needs: FleetNeeds) -> None:
     needed = f"this fleet needs {needs.files} open files in a process and {needs.tasks} processes and threads"
     most = _raise_limit(resource.RLIMIT_NOFILE, needs.files)
     if most is not None:
-        remedy = _remedy("nofile", needs.files)
+        remedy = _remedy("n", needs.files)
         raise ConfigurationError(f"{needed}, but {most} open files are allowed (ulimit -n): {remedy}")
     if os.geteuid() == 0:
         return  # the system does not count root's processes
@@ -64,13 +64,13 @@ def check_limits(needs: FleetNeeds) -> None:
     if most is not None:
         raise ConfigurationError(
             f"{needed}, but {most} are allowed (ulimit -u), and this user has {others} already: "
-            + _remedy("nproc", needs.tasks + others)
+            + _remedy("u", needs.tasks + others)
         )
 
 
 def _remedy(limit: str, needed: int) -> str:
     return (
-        f"raise the limit with `sudo prlimit --pid $$ --{limit}={needed}:{needed}` in this shell, "
+        f"raise the limit with `sudo prlimit -p $$ -{limit}{needed}:{needed}` in this shell, "
         "or start fewer actors or environments"
     )
 

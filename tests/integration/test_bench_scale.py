@@ -42,10 +42,10 @@ def test_twenty_actors_come_and_go_and_every_rollout_is_accounted_for(
 ) -> None:
     found = measured(capsys, "--actors", "20", *SMALL, "--churn", "20")
     (point,) = found["points"]
-    books = point["books"]
-    assert books["entries_added"] == point["pushed"] > 20
-    assert books["trained"] + books["stale"] + books["backlog"] == books["entries_added"]
-    assert books["imbalance"] == 0
+    ledger = point["ledger"]
+    assert ledger["entries_added"] == point["pushed"] > 20
+    assert ledger["trained"] + ledger["stale"] + ledger["backlog"] == ledger["entries_added"]
+    assert ledger["imbalance"] == 0
     assert point["left"] > 0
     assert 20 <= point["joined"] <= 20 + point["left"]
     assert point["connections"] >= 2 * 20

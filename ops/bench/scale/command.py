@@ -202,13 +202,13 @@ def _tables(found: Sequence[Measured]) -> str:
             f"{one.server_mb:.0f}",
             " / ".join(f"{share:.2f}" for share in (one.server_cpu, one.learner_cpu, one.actors_cpu)),
             f"{median(one.keeper_ms):.0f}",
-            _books(one),
+            _ledger(one),
         ]
         for one in found
     ]
     cost_head = [
         "actors", "started in s", "joined / left / killed", "connections", "server MB",
-        "cores of server / learner / actors", "keeper ms of CPU", "books",
+        "cores of server / learner / actors", "keeper ms of CPU", "ledger",
     ]  # fmt: skip
     return "\n\n".join(
         [
@@ -219,12 +219,12 @@ def _tables(found: Sequence[Measured]) -> str:
     )
 
 
-def _books(one: Measured) -> str:
-    books = one.books
-    dropped = books["entries_added"] - books["imbalance"] - books["trained"] - books["backlog"]
+def _ledger(one: Measured) -> str:
+    ledger = one.ledger
+    dropped = ledger.entries_added - ledger.imbalance - ledger.trained - ledger.backlog
     return (
-        f"{books['entries_added']:,} = {books['trained']:,} trained + {dropped} dropped + "
-        f"{books['backlog']} left (imbalance {books['imbalance']})"
+        f"{ledger.entries_added:,} = {ledger.trained:,} trained + {dropped} dropped + "
+        f"{ledger.backlog} left (imbalance {ledger.imbalance})"
     )
 
 

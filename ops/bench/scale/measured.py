@@ -4,9 +4,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-SETTLED = ("trained", "stale", "duplicate", "refused", "lost")
+from dppo_redis.protocol.reports import LedgerSummary
+
 PARTS = 5  # of the time, each of which gives a sample
-BOOKS = ("entries_added", *SETTLED, "backlog", "imbalance")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Measured:
     outlived: int  # registrations that were left of killed actors then
     pushed: int  # by the actors that could still tell
     ambiguous: int  # pushes of theirs whose reply was lost
-    books: dict[str, int]
+    ledger: LedgerSummary
     staleness_mean: float
     staleness_max: int
     connections: int
@@ -64,10 +64,11 @@ class Measured:
     @property
     def faults(self) -> list[str]:
         """What must not be: rollouts without an outcome, registrations that outlive their actors, errors."""
-        added, settled = self.books["entries_added"], sum(self.books[name] for name in SETTLED)
+        ledger, added = self.ledger, self.ledger.entries_added
+        settled = ledger.trained + ledger.stale + ledger.duplicate + ledger.refused + ledger.lost
         found = list(dict.fromkeys(self.failures))
-        if self.books["imbalance"] or added != settled + self.books["backlog"]:
-            found.append(f"{added} rollouts were added, and {settled} settled: {self.books}")
+        if ledger.imbalance or added != settled + ledger.backlog:
+            found.append(f"{added} rollouts were added, and {settled} settled: {ledger}")
         if not self.killed and not self.pushed <= added <= self.pushed + self.ambiguous:
             found.append(f"the actors pushed {self.pushed} rollouts, and {added} were added")
         if self.outlived:

@@ -3,16 +3,18 @@
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import fields
 from typing import cast
 
 from dppo_redis.errors import StoppedError
+from dppo_redis.protocol.reports import LedgerSummary
 from dppo_redis.protocol.run_plan import RunPlan
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import Client, TransientError, connect, translated
 from dppo_redis.store.keys import RunKeys
 from ops.bench.scale.actors import Report
 from ops.bench.scale.intake import IntakeLearner
-from ops.bench.scale.measured import BOOKS, Measured, Wish, rates
+from ops.bench.scale.measured import Measured, Wish, rates
 from ops.bench.scale.processes import Probe, Processes
 from ops.bench.scale.server import server_s
 
@@ -139,7 +141,9 @@ class Point:
             outlived=len(registered & set(processes.killed)),
             pushed=sum(report.pushes for report in reports),
             ambiguous=sum(report.ambiguous for report in reports),
-            books={name: getattr(status, name) for name in BOOKS},
+            ledger=LedgerSummary(
+                **{field.name: getattr(status, field.name) for field in fields(LedgerSummary)}
+            ),
             staleness_mean=sum(learner.staleness) / max(1, len(learner.staleness)),
             staleness_max=max(learner.staleness, default=0),
             connections=probe.connections,

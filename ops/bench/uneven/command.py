@@ -6,7 +6,6 @@ from its third update on, when all actors sample. Its environments sleep, so tha
 """
 
 import argparse
-import csv
 import json
 import sys
 import tempfile
@@ -15,14 +14,14 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from ops.bench.processes import output_of, stoppable
 from ops.bench.rounds import add_common, as_json, check_repeats, in_rounds, ratios_to, shown
-from ops.bench.runs import REPOSITORY, table
+from ops.bench.runs import REPOSITORY, run, table
 from ops.bench.uneven.alone import rate_alone
 from ops.bench.uneven.environment import ENV_ID
+from ops.screens.curve import read_metrics
 
 ALONE = "one environment alone"
 ALONE_S = 4.0
@@ -102,16 +101,14 @@ def _measure(kind: Kind, options: argparse.Namespace, number: int) -> Fleet:
             "open-rollouts": kind.most_open,
             "evaluation.enabled": "false",
             "seed": 1 + number,
-            "run-dir": directory,
         }
         words = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
-        printed = output_of([sys.executable, "-m", "ops", "train", ENV_ID, *words, "--json"], REPOSITORY)
-        summary: dict[str, Any] = json.loads(printed.splitlines()[-1])
-        with (directory / "metrics.csv").open(encoding="utf-8") as lines:
-            updates = [row for row in csv.DictReader(lines) if row["update"]]
+        summary = run(["train", ENV_ID, *words], directory)
+        updates = read_metrics(directory)
     first, last = updates[_FIRST], updates[-1]
-    steps, seconds = (float(last[name]) - float(first[name]) for name in ("trained_steps", "train_s"))
-    return Fleet(steps / seconds, summary["staleness"]["mean"], summary["ledger"]["stale"])
+    rate = (last.trained_steps - first.trained_steps) / (last.train_s - first.train_s)
+    staleness = None if summary.staleness is None else summary.staleness.mean
+    return Fleet(rate, staleness, 0 if summary.ledger is None else summary.ledger.stale)
 
 
 def _memory_mb(kind: Kind) -> float:
