@@ -30,7 +30,9 @@ from dppo_redis.protocol.run_plan import plan
 from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.protocol.weights import Weights
 from learner.build import build_ppo
-from ops.bench.in_turn import Compared, as_json, in_turn
+from ops.bench.arguments import BenchmarkParser
+from ops.bench.in_turn import Compared, in_turn
+from ops.bench.rounds import as_json
 from ops.bench.runs import table
 from workers.build import build_collector
 from workers.collect import Collector
@@ -202,14 +204,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             found[row.name], parts[row.name] = result
     if options.json:
         rounded = {name: {part: round(us, 2) for part, us in one.items()} for name, one in parts.items()}
-        print(json.dumps(as_json(found, "us of computing time a vector step", parts_us=rounded)))
+        ratios = {name: one.ratios for name, one in found.items()}
+        samples = {name: {"peer": one.peer, "product": one.product} for name, one in found.items()}
+        unit = "us of computing time a vector step"
+        print(json.dumps(as_json(ratios, samples, unit=unit, parts_us=rounded)))
     else:
         _print_tables(found, parts)
     return ExitStatus.DONE
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="dppo-redis bench actor", description=__doc__)
+    parser = BenchmarkParser(prog="dppo-redis bench actor", description=__doc__)
     parser.add_argument("env_id", nargs="?", default="CartPole-v1", help="the environment to step")
     parser.add_argument("--native", type=int, nargs="*", default=[8, 64], metavar="N", help="vector versions")
     parser.add_argument("--sync", type=int, nargs="*", default=[8], metavar="N", help="one after another")

@@ -4,13 +4,13 @@ Greedy evaluation (20 episodes) and the last 100 training returns, each against 
 the fleet beside the serial baseline.
 """
 
-import argparse
 import statistics
 import sys
 from collections.abc import Sequence
 
 from dppo_redis.errors import ExitStatus
 from dppo_redis.protocol.reports import RunSummary
+from ops.bench.arguments import BenchmarkParser
 from ops.bench.runs import command_of, name_of, run, table
 
 TARGET = 475.0
@@ -43,7 +43,7 @@ def _fleet_row(actors: int, results: list[RunSummary]) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print both tables."""
-    parser = argparse.ArgumentParser(prog="dppo-redis bench cartpole", description=__doc__)
+    parser = BenchmarkParser(prog="dppo-redis bench cartpole", description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--actors", type=int, nargs="+", default=[2, 4])
     options = parser.parse_args(argv)

@@ -3,7 +3,6 @@
 InvertedPendulum-v5 (MuJoCo, from ops/bench/requirements.txt); keeps the curve of the first seed.
 """
 
-import argparse
 import shutil
 import sys
 import tempfile
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.errors import ExitStatus
+from ops.bench.arguments import BenchmarkParser
 from ops.bench.runs import run, table
 
 ENV_ID = "InvertedPendulum-v5"
@@ -20,7 +20,7 @@ FIGURES = Path(__file__).parent / "figures"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="dppo-redis bench continuous", description=__doc__)
+    parser = BenchmarkParser(prog="dppo-redis bench continuous", description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--steps", type=int, default=300_000)
     options = parser.parse_args(argv)

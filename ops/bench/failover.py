@@ -4,7 +4,6 @@ A fleet trains through three sentinels while its primary is failed over by comma
 in turn. The clock runs from the fault until a server that leads now holds two more updates.
 """
 
-import argparse
 import json
 import signal
 import subprocess
@@ -24,6 +23,7 @@ from dppo_redis.protocol.report_fields import to_json
 from dppo_redis.protocol.reports import RunSummary
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_status import read_status
+from ops.bench.arguments import BenchmarkParser
 from ops.bench.runs import REPOSITORY, summary_of, table
 from ops.bench.sentinel_group import SentinelGroup, wait_for
 from ops.fleet.broker import find_server
@@ -155,7 +155,7 @@ def measure(group: SentinelGroup, faults: Sequence[str], run_dir: Path) -> tuple
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="dppo-redis bench failover", description=__doc__)
+    parser = BenchmarkParser(prog="dppo-redis bench failover", description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     rounds = parser.parse_args(argv).rounds
     with (

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from dppo_redis.environments.child import spaces_of
-from dppo_redis.environments.step_time import cores
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.config import RunConfig
@@ -31,6 +30,8 @@ from learner.ppo.batch import stack
 from learner.ppo.plain.steps import PlainSteps, plain_networks
 from learner.ppo.prepare import prepare
 from learner.ppo.steps import AutogradSteps, Schedule, Steps
+from ops.bench.arguments import BenchmarkParser
+from ops.bench.rounds import as_json
 from ops.bench.runs import table
 from ops.bench.update_parts import measure_parts
 from ops.serial_sampling import make_sampling
@@ -141,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="dppo-redis bench gradient", description=__doc__)
+    parser = BenchmarkParser(prog="dppo-redis bench gradient", description=__doc__)
     parser.add_argument("env_id", nargs="?", default="CartPole-v1", help="whose observations and actions")
     parser.add_argument("--minibatch", type=int, nargs="+", default=[64, 256, 1024], metavar="ROWS")
     parser.add_argument("--hidden", type=int, nargs="+", default=[64, 64], metavar="WIDTH")
@@ -157,19 +158,12 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _as_json(found: dict[int, Compared], parts: dict[str, list[float]]) -> dict[str, Any]:
-    return {
-        "ratio": {size: round(median(one.ratios), 4) for size, one in found.items()},
-        "samples": {
-            size: {kind: [round(us, 1) for us in times] for kind, times in one.samples.items()}
-            for size, one in found.items()
-        },
-        "spread": {
-            size: [round(min(one.ratios), 4), round(max(one.ratios), 4)] for size, one in found.items()
-        },
-        "cores": cores(),
-        "unit": "us of computing time a gradient step",
-        "update_ms": {name: round(median(times), 3) for name, times in parts.items()},
-    }
+    return as_json(
+        {str(size): one.ratios for size, one in found.items()},
+        {str(size): one.samples for size, one in found.items()},
+        unit="us of computing time a gradient step",
+        update_ms={name: round(median(times), 3) for name, times in parts.items()},
+    )
 
 
 def _print_tables(found: dict[int, Compared], parts: dict[str, list[float]]) -> None:

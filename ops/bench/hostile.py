@@ -4,7 +4,6 @@ First each kind of damage against a valid payload of the same size: time and mem
 learner does with a payload. Then ten thousand of them, pushed to a real learner.
 """
 
-import argparse
 import os
 import secrets
 import subprocess
@@ -33,6 +32,7 @@ from dppo_redis.store.client import Client, connect
 from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_store import RunStore
 from learner.intake.decoder import RolloutDecoder
+from ops.bench.arguments import BenchmarkParser
 from ops.fleet.broker import embedded
 
 ENVIRONMENTS = 8
@@ -246,7 +246,7 @@ def flood(count: int = COUNT) -> tuple[int, int, dict[str, int]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print both tables."""
-    argparse.ArgumentParser(prog="dppo-redis bench hostile", description=__doc__).parse_args(argv)
+    BenchmarkParser(prog="dppo-redis bench hostile", description=__doc__).parse_args(argv)
     compare()
     before, most, ledger = flood()
     reasons = ", ".join(f"{n} {name}" for name, n in sorted(ledger.items()) if name.startswith("refused:"))

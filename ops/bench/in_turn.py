@@ -1,11 +1,8 @@
-"""Measures the product and a peer in turn, and writes what was found as one JSON object."""
+"""Measures the product and a peer in turn."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
-
-from dppo_redis.environments.step_time import cores
 
 Measure = Callable[[], float]
 
@@ -40,21 +37,3 @@ def in_turn(peer: Measure, product: Measure, repeats: int) -> Compared:
     peer(), product()
     samples = [(peer(), product()) for _ in range(repeats)]
     return Compared([one for one, _ in samples], [one for _, one in samples])
-
-
-def as_json(rows: Mapping[str, Compared], unit: str, **details: Any) -> dict[str, Any]:
-    """The object that `--json` prints, by the name of each row."""
-    return {
-        "ratio": {name: round(row.ratio, 4) for name, row in rows.items()},
-        "samples": {
-            name: {"peer": _rounded(row.peer), "product": _rounded(row.product)} for name, row in rows.items()
-        },
-        "spread": {name: _rounded(row.spread) for name, row in rows.items()},
-        "cores": cores(),
-        "unit": unit,
-        **details,
-    }
-
-
-def _rounded(numbers: Sequence[float]) -> list[float]:
-    return [round(number, 4) for number in numbers]

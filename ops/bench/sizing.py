@@ -31,6 +31,7 @@ from dppo_redis.protocol.weights import Weights
 from dppo_redis.service.descendants import descendants
 from dppo_redis.service.shutdown import StopRequest
 from learner.build import build_ppo
+from ops.bench.arguments import BenchmarkParser
 from ops.bench.processes import stoppable
 from ops.bench.rounds import add_common, as_json, check_repeats, in_rounds, shown
 from ops.bench.runs import run, table
@@ -156,7 +157,7 @@ def _play(env_id: str, actors: int, number: int) -> float:
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="dppo-redis bench sizing", description=__doc__)
+    parser = BenchmarkParser(prog="dppo-redis bench sizing", description=__doc__)
     parser.add_argument("--actors", type=int, nargs="+", default=[1, 2, 4], help="of the fleets")
     add_common(parser, 3, "default: 3, two minutes on idle cores")
     options = parser.parse_args(argv)

@@ -3,7 +3,6 @@
 CartPole with a sleep in each step. Sampling is the bottleneck here, so actors should hardly wait.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from numpy.typing import NDArray
 
 from dppo_redis.errors import ExitStatus
+from ops.bench.arguments import BenchmarkParser
 from ops.bench.runs import run, table
 
 STEP_MS = 5.0
@@ -39,7 +39,7 @@ gymnasium.register(ENV_ID.partition(":")[2], entry_point=SlowCartPole, max_episo
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="dppo-redis bench slow_environment", description=__doc__)
+    parser = BenchmarkParser(prog="dppo-redis bench slow_environment", description=__doc__)
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--actors", type=int, nargs="+", default=[2, 4, 8])
     options = parser.parse_args(argv)

@@ -16,6 +16,7 @@ from statistics import median
 
 from dppo_redis.environments.step_time import cores
 from dppo_redis.errors import ConfigurationError, ExitStatus
+from ops.bench.arguments import BenchmarkParser
 from ops.bench.peers.environments import STABLE_BASELINES3
 from ops.bench.processes import stoppable
 from ops.bench.rounds import add_common, as_json, check_repeats, in_rounds, ratios_to, shown
@@ -111,7 +112,7 @@ def _shown(seconds: Sequence[float | None]) -> str:
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="dppo-redis bench solve", description=__doc__)
+    parser = BenchmarkParser(prog="dppo-redis bench solve", description=__doc__)
     parser.add_argument("--actors", type=int, default=2, help="actors of the fleet")
     parser.add_argument("--steps", type=int, default=500_000, help="at most, of each run")
     parser.add_argument("--target", type=float, default=475.0, help="mean of the last 100 training returns")

@@ -5,12 +5,12 @@ two 64x64 tanh networks, 8 environments), one process and one compute thread for
 in turn in one run. Without the peer the product is measured alone.
 """
 
-import argparse
 import statistics
 import sys
 from collections.abc import Sequence
 
 from dppo_redis.errors import ExitStatus
+from ops.bench.arguments import BenchmarkParser
 from ops.bench.peers.environments import STABLE_BASELINES3
 from ops.bench.processes import stoppable
 from ops.bench.runs import command_of, name_of, run, table
@@ -29,7 +29,7 @@ def _ours(actors: int | None, steps: int) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="dppo-redis bench speed", description=__doc__)
+    parser = BenchmarkParser(prog="dppo-redis bench speed", description=__doc__)
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--actors", type=int, nargs="+", default=[2, 4])

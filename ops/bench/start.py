@@ -20,6 +20,7 @@ from typing import Any
 from dppo_redis.environments.step_time import cores
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.protocol.reports import RunSummary
+from ops.bench.arguments import BenchmarkParser
 from ops.bench.processes import stoppable
 from ops.bench.runs import run, table
 from ops.bench.start_moments import moments, read_events
@@ -100,7 +101,7 @@ def _as_json(found: dict[str, list[float]], ratios: Sequence[float]) -> dict[str
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="dppo-redis bench start", description=__doc__)
+    parser = BenchmarkParser(prog="dppo-redis bench start", description=__doc__)
     parser.add_argument("--actors", type=int, default=2, help="actors of the fleet")
     parser.add_argument("--repeats", type=int, default=5, help="runs of each kind")
     parser.add_argument("--json", action="store_true", help="one object instead of a table")

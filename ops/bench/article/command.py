@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from dppo_redis.environments.step_time import cores
 from dppo_redis.errors import ConfigurationError, ExitStatus
+from ops.bench.arguments import BenchmarkParser
 from ops.bench.article import packing, publishing, ray_version, smaller_steps, streams, total_batch
 from ops.bench.article.findings import Finding, all_as_json
 from ops.bench.processes import stoppable
@@ -82,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="dppo-redis bench article", description=__doc__)
+    parser = BenchmarkParser(prog="dppo-redis bench article", description=__doc__)
     names = ", ".join(CLAIMS)
     parser.add_argument("--claim", nargs="+", default=list(CLAIMS), metavar="NAME", help=names)
     add_common(parser, None, "default: 3 or 5, as the claim needs")

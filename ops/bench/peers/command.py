@@ -17,6 +17,7 @@ from statistics import median
 
 from dppo_redis.environments.step_time import cores
 from dppo_redis.errors import ConfigurationError, ExitStatus
+from ops.bench.arguments import BenchmarkParser
 from ops.bench.peers import product
 from ops.bench.peers.environments import RLLIB, SAMPLE_FACTORY, STABLE_BASELINES3, Outcome, Peer
 from ops.bench.processes import ProgramFailedError, stoppable
@@ -141,7 +142,7 @@ def _print_table(found: dict[str, list[Timed]], base: str, target: float) -> Non
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="dppo-redis bench peers", description=__doc__)
+    parser = BenchmarkParser(prog="dppo-redis bench peers", description=__doc__)
     parser.add_argument("--with", dest="others", default="", metavar="NAMES", help="rllib,sample-factory")
     parser.add_argument("--steps", type=int, default=250_000, help="at most, of each run")
     parser.add_argument("--target", type=float, default=475.0, help="mean of the last 100 training returns")

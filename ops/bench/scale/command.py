@@ -23,6 +23,7 @@ from dppo_redis.protocol.run_plan import plan
 from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.store.client import TransientError, translated
 from learner.malloc import keep_freed_memory
+from ops.bench.arguments import BenchmarkParser
 from ops.bench.runs import table
 from ops.bench.scale.environment import ENV_ID
 from ops.bench.scale.measured import PARTS, Measured, Wish, percentile
@@ -108,7 +109,7 @@ def _measure(actors: int, options: argparse.Namespace, url: str, stop: StopReque
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="dppo-redis bench scale", description=__doc__)
+    parser = BenchmarkParser(prog="dppo-redis bench scale", description=__doc__)
     parser.add_argument("--actors", type=int, nargs="+", default=[10, 100, 1000], metavar="N")
     parser.add_argument(
         "--planned", type=int, help="actors that the run is planned for; default: all, at most 1000"

@@ -28,6 +28,7 @@ from dppo_redis.store.keys import RunKeys
 from dppo_redis.store.run_store import RunStore
 from learner.build import build_ppo
 from learner.leadership.leadership import Leadership, make_leadership
+from ops.bench.arguments import BenchmarkParser
 from ops.bench.runs import REPOSITORY, table
 from ops.bench.scale.holders import ALONE, HELD, KIND, KINDS, SHARED, Held, HoldOrder
 from ops.bench.scale.server import bench_run, check_connections, server, server_s
@@ -177,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="dppo-redis bench publication", description=__doc__)
+    parser = BenchmarkParser(prog="dppo-redis bench publication", description=__doc__)
     parser.add_argument("--actors", type=int, nargs="+", default=[2, 8, 64], metavar="N")
     parser.add_argument("--mb", type=float, default=16.0, help="size of the weights")
     parser.add_argument("--repeats", type=int, default=5, help="publications of each kind")

@@ -5,7 +5,6 @@ its figure from these lines and scores_remarks.md. A run is started from committ
 commit says what ran.
 """
 
-import argparse
 import datetime
 import importlib.metadata
 import itertools
@@ -22,6 +21,7 @@ from dppo_redis.artefacts.config_file import load_toml
 from dppo_redis.artefacts.run_files import RunFiles
 from dppo_redis.errors import ExitStatus
 from dppo_redis.protocol.reports import PolicyScore, RunSummary
+from ops.bench.arguments import BenchmarkParser
 from ops.bench.results import play_missing
 from ops.bench.runs import BENCH, REPOSITORY, call, run
 from ops.bench.scores import figure, page
@@ -127,7 +127,7 @@ def make_page(results: Path, file: Path, image: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
-    parser = argparse.ArgumentParser(prog="dppo-redis bench scores", description=__doc__)
+    parser = BenchmarkParser(prog="dppo-redis bench scores", description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS)
     commands = parser.add_subparsers(dest="command", required=True)
     playing = commands.add_parser("run", help="play what has no record yet")

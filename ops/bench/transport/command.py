@@ -20,6 +20,7 @@ from dppo_redis.environments.step_time import cores
 from dppo_redis.errors import ConfigurationError, ExitStatus
 from dppo_redis.protocol.wire import encode_rollout
 from learner.malloc import keep_freed_memory
+from ops.bench.arguments import BenchmarkParser
 from ops.bench.runs import table
 from ops.bench.transport.loads import LOADS, Load, frames_per_step, make_rollout
 from ops.bench.transport.loops import consume, consume_bare, consume_queue
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="dppo-redis bench transport", description=__doc__)
+    parser = BenchmarkParser(prog="dppo-redis bench transport", description=__doc__)
     parser.add_argument("loads", nargs="*", default=list(LOADS), help=f"which of {', '.join(LOADS)}")
     parser.add_argument("--repeats", type=int, default=5, help="samples of each kind")
     parser.add_argument("--json", action="store_true", help="one object instead of tables")

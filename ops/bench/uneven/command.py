@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from dppo_redis.errors import ConfigurationError, ExitStatus
+from ops.bench.arguments import BenchmarkParser
 from ops.bench.processes import output_of, stoppable
 from ops.bench.rounds import add_common, as_json, check_repeats, in_rounds, ratios_to, shown
 from ops.bench.runs import REPOSITORY, run, table
@@ -127,7 +128,7 @@ def _memory_mb(kind: Kind) -> float:
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="dppo-redis bench uneven", description=__doc__)
+    parser = BenchmarkParser(prog="dppo-redis bench uneven", description=__doc__)
     parser.add_argument("--actors", type=int, default=4)
     parser.add_argument("--envs-per-actor", type=int, default=8)
     parser.add_argument("--rollout-steps", type=int, default=64, help="T")
