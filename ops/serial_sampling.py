@@ -19,7 +19,7 @@ from dppo_redis.service.shutdown import StopRequest
 from workers.build import build_collector
 from workers.failures import FailureCount
 from workers.sampling.rollout_collector import RolloutCollector
-from workers.vectorization import Chosen
+from workers.sampling.vectorization import Chosen
 from workers.watchdog import CallClock
 
 

@@ -3,7 +3,6 @@
 import logging
 import secrets
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -19,9 +18,8 @@ from dppo_redis.service.event_log import EventLog
 from dppo_redis.service.logs import configure
 from dppo_redis.service.service_deaths import Deaths, read_deaths, stopped_status
 from dppo_redis.service.shutdown import StopRequest, run_service
-from dppo_redis.store.client import Client, TransientError, translated
-from dppo_redis.store.keys import RunKeys
-from dppo_redis.store.registry import Registry, SlotHolder
+from dppo_redis.store.client import TransientError, translated
+from dppo_redis.store.registry import SlotHolder
 from dppo_redis.store.rollout_stream import RolloutProducer
 from dppo_redis.store.run_store import STOP, RunStore
 from dppo_redis.store.sharing.shared_weights import SharedWeights
@@ -34,17 +32,14 @@ from workers.join import (
     check_place,
     pause_after_deaths,
     refuse_living_holder,
-    report_error,
     wait_for_description,
 )
 from workers.loop import Actor, RunAccess
 from workers.sampling.actor_stats import ActorStats
 from workers.sampling_rule import ElasticSampling, LockStepSampling, SamplingRule
-from workers.watchdog import STOP_GRACE_S, CallClock, Watchdog
+from workers.watchdog import CallClock, Watchdog
+from workers.watchdog_duties import WatchdogDuties, end_registration
 
-_LATE_S = (
-    0.1  # after the time of an actor's beat, which it sends between two rollouts; then the watchdog beats
-)
 _log = logging.getLogger("dppo")
 
 
@@ -179,7 +174,7 @@ def _sample(actor: Actor, run: RunConnection, calls: CallClock) -> None:
             actor.run()
         _log_end(actor, run.store, run.stop)
     finally:
-        _leave(run.registry, actor.stats.slot, actor.stats.boot)
+        end_registration(run.registry, actor.stats.slot, actor.stats.boot)
         with closing_within(status=_ended(run.stop)):
             actor.close()
 
@@ -214,44 +209,6 @@ def _log_end(actor: Actor, store: RunStore, stop: StopRequest) -> None:
 
 def _in_brackets(reason: str) -> str:
     return f" ({reason})" if reason else ""
-
-
-class WatchdogDuties:
-    """Duties of the watchdog's thread while environments take long, with a connection of its own."""
-
-    def __init__(self, actor: Actor, client: Client, keys: RunKeys) -> None:
-        self._actor = actor
-        self._registry = Registry(client, keys)
-        self._store = RunStore(client, keys)
-        self._stopping_since: float | None = None
-
-    def beat(self) -> None:
-        """Renew the registration if the actor is late, apply changes, end a push that delays a stop."""
-        if self._actor.stop.requested:
-            self._stopping_since = self._stopping_since or time.monotonic()
-            if time.monotonic() - self._stopping_since > STOP_GRACE_S:
-                self._actor.access.producer.hang_up()
-        if time.monotonic() > self._actor.next_beat + _LATE_S:
-            with suppress(TransientError, ConfigurationError), translated():
-                self._actor.beat(self._registry)
-                state, rollout_steps = self._store.orders()
-                if state == STOP:
-                    self._actor.stop.request()
-                self._actor.set_rollout_steps(rollout_steps)
-
-    def leave(self, reason: str | None) -> None:
-        """Report the reason, and end the registration."""
-        stats = self._actor.stats
-        report_error(self._store, f"actor {stats.slot}", reason)
-        _leave(self._registry, stats.slot, stats.boot)
-
-
-def _leave(registry: Registry, slot: int, boot: int) -> None:
-    try:
-        with translated():
-            registry.leave(slot, boot)
-    except (TransientError, ConfigurationError) as error:
-        _log.info("ended without deregistering: %s", error)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,15 +10,15 @@ from dppo_redis.errors import EnvironmentBrokenError, EnvironmentNotBuiltError
 from dppo_redis.protocol.spec import RunDescription
 from workers.collect import Collector
 from workers.envs import Environments
-from workers.sampling.call_clock import CallClock
 from workers.sampling.free_collector import FreeCollector
-from workers.sampling.one_environment import EnvironmentPlan
-from workers.sampling.processes import EnvironmentProcesses
 from workers.sampling.rollout_collector import RolloutCollector
-from workers.sampling.separate_environments import SeparateEnvironments
-from workers.sampling.threads import EnvironmentThreads
+from workers.sampling.vectorization import Chosen, make_fastest_vector
 from workers.seeding import actor_seeds
-from workers.vectorization import Chosen, make_fastest_vector
+from workers.separate.call_clock import CallClock
+from workers.separate.one_environment import EnvironmentPlan
+from workers.separate.processes import EnvironmentProcesses
+from workers.separate.separate_environments import SeparateEnvironments
+from workers.separate.threads import EnvironmentThreads
 
 
 def build_collector(

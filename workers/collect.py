@@ -19,14 +19,14 @@ from dppo_redis.service.shutdown import StopRequest
 from dppo_redis.spaces.episode_metrics import to_arrays
 from dppo_redis.spaces.observations import Array, FloatArray
 from workers.envs import Environments
-from workers.rollout.records import StepRecords
 from workers.sampling.metric_names import MetricNames
-from workers.sampling.one_environment import check_rows
 from workers.sampling.rollout_collector import RolloutCollector
 from workers.sampling.running_episodes import RunningEpisodes, first_steps
-from workers.sampling.separate_environments import Kind
+from workers.sampling.step_records import StepRecords
+from workers.sampling.vectorization import kind_of
 from workers.seeding import ActorSeeds
-from workers.vectorization import kind_of
+from workers.separate.one_environment import check_rows
+from workers.separate.separate_environments import Kind
 
 _log = logging.getLogger("dppo")
 

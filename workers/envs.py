@@ -21,8 +21,8 @@ from dppo_redis.service.process_state import TookTooLongError, interrupted_after
 from dppo_redis.spaces.episode_metrics import EpisodeMetrics, read_vector, reports
 from dppo_redis.spaces.gymnasium_spaces import describe_observations
 from dppo_redis.spaces.observations import Array, BoolArray, FloatArray
-from workers.sampling.call_clock import CallClock
-from workers.sampling.processes import end_workers
+from workers.separate.call_clock import CallClock
+from workers.separate.processes import end_workers
 
 _LEAVING = (SystemExit, KeyboardInterrupt)  # failures, too, if the user's code raises them
 _NO_METRICS: tuple[EpisodeMetrics, ...] = ()
@@ -155,7 +155,7 @@ class Environments:
         return VectorStep(observations, rewards, terminated, truncated, valid, finals, metrics)
 
     def step_raw(self, actions: Any) -> RawStep:
-        """The same without marking the dummy steps of resets: `workers/rollout/records.py` marks them.
+        """The same without marking the dummy steps of resets: `workers/sampling/step_records.py` marks them.
 
         Call either this or `step` between two resets. It is one function because a call costs as much as an
         operation on a small array.

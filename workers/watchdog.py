@@ -17,7 +17,7 @@ from dppo_redis.errors import ExitStatus
 from dppo_redis.service import user_code
 from dppo_redis.service.ending import end_process, end_simulators, reap_strays
 from dppo_redis.service.shutdown import StopRequest
-from workers.sampling.call_clock import CallClock as CallClock
+from workers.separate.call_clock import CallClock as CallClock
 
 STOP_GRACE_S = 1.5  # longest time of a call after a stop was requested
 _PERIOD_S = 0.25

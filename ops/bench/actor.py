@@ -36,7 +36,7 @@ from ops.bench.rounds import as_json
 from ops.bench.runs import table
 from workers.build import build_collector
 from workers.collect import Collector
-from workers.vectorization import kind_of
+from workers.sampling.vectorization import kind_of
 
 _MOST_ENVIRONMENTS = 1024
 _MOST_REPEATS = 1000

@@ -1,4 +1,5 @@
-"""Sampling without lock step, and what the actor's loop shares with it. No Redis, no learner.
+"""Rollouts from the steps of environments, and what the actor's loop shares with its collectors. No Redis.
 
-Each environment goes on when it is ready, in a process or a thread of its own (`free_collector.py`).
+`workers/collect.py` samples with environments that step together. `free_collector.py` samples with separate
+ones: each goes on when it is ready.
 """

@@ -22,8 +22,8 @@ from dppo_redis.spaces.observations import Array
 from workers.sampling.metric_names import MetricNames
 from workers.sampling.open_rollout import OpenRollout, RolloutBuffers
 from workers.sampling.running_episodes import RunningEpisodes
-from workers.sampling.separate_environments import Kind, SeparateEnvironments
-from workers.sampling.step_page import REPORTS
+from workers.separate.separate_environments import Kind, SeparateEnvironments
+from workers.separate.step_page import REPORTS
 
 _POLL_S = 0.05  # how soon a stop is noticed
 _ASK_S = 0.002  # how soon a rollout may be opened that could not be opened before

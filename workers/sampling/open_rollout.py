@@ -12,7 +12,7 @@ from dppo_redis.protocol.spec import Spec
 from dppo_redis.spaces.episode_metrics import EpisodeMetrics, to_arrays
 from dppo_redis.spaces.observations import Array, FloatArray
 from workers.sampling.running_episodes import RunningEpisodes, first_steps
-from workers.sampling.step_page import TERMINATED, TRUNCATED, StepPage
+from workers.separate.step_page import TERMINATED, TRUNCATED, StepPage
 
 
 class RolloutBuffers:

@@ -5,7 +5,7 @@ from typing import Protocol
 from dppo_redis.policy.numpy_policy import ActingPolicy
 from dppo_redis.protocol.rollout import Rollout
 from dppo_redis.service.shutdown import StopRequest
-from workers.sampling.separate_environments import Kind
+from workers.separate.separate_environments import Kind
 
 
 class RolloutCollector(Protocol):

@@ -30,13 +30,13 @@ from dppo_redis.store.rollout_stream import RolloutProducer, RunSnapshot
 from dppo_redis.store.run_store import STOP, RunStore
 from dppo_redis.store.sharing.shared_weights import SharedWeights
 from dppo_redis.store.weight_store import WeightStore
-from workers.__main__ import WatchdogDuties
 from workers.build import build_collector
 from workers.join import check_environment, refuse_living_holder, wait_for_description
 from workers.loop import Actor, RunAccess
 from workers.sampling.actor_stats import ActorStats
 from workers.sampling.rollout_collector import RolloutCollector
 from workers.sampling_rule import ElasticSampling
+from workers.watchdog_duties import WatchdogDuties
 
 _DUTIES_PERIOD_S = 0.25
 _CHURN_PERIOD_S = 0.1

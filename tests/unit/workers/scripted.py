@@ -9,9 +9,9 @@ from dppo_redis.environments.copy_number import LOOK
 from dppo_redis.errors import EnvironmentBrokenError
 from dppo_redis.protocol.spec import Spec
 from dppo_redis.spaces.episode_metrics import NOTHING, EpisodeMetrics
-from workers.sampling.one_environment import EnvironmentPlan, OneEnvironment, describe_failure
-from workers.sampling.separate_environments import Kind
-from workers.sampling.step_page import row_of, view_page
+from workers.separate.one_environment import EnvironmentPlan, OneEnvironment, describe_failure
+from workers.separate.separate_environments import Kind
+from workers.separate.step_page import row_of, view_page
 
 Duration = Callable[[int, int], float]  # of (place, number of the step)
 

@@ -20,12 +20,12 @@ from dppo_redis.service.shutdown import StopRequest
 from tests.conftest import wait_until
 from tests.factories import copied, make_policy, make_spec
 from tests.unit.workers.test_free_collector import SPECS, T, assert_equal, in_lock_step, spec_of
-from workers.sampling.call_clock import CallClock
 from workers.sampling.free_collector import FreeCollector
-from workers.sampling.one_environment import EnvironmentPlan
-from workers.sampling.processes import EnvironmentProcesses
-from workers.sampling.threads import EnvironmentThreads
 from workers.seeding import actor_seeds
+from workers.separate.call_clock import CallClock
+from workers.separate.one_environment import EnvironmentPlan
+from workers.separate.processes import EnvironmentProcesses
+from workers.separate.threads import EnvironmentThreads
 
 N = 3
 Kind = Callable[[list[EnvironmentPlan], CallClock], Any]

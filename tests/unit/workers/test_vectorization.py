@@ -13,7 +13,7 @@ from dppo_redis.protocol.spec import RunDescription
 from tests.factories import copied, make_config, make_policy, spaces_of
 from workers import build
 from workers.build import build_collector
-from workers.vectorization import Chosen, make_fastest_vector
+from workers.sampling.vectorization import Chosen, make_fastest_vector
 
 SLOW, QUICK, NATIVE = "tests.envs:Slow-v0", "tests.envs:Terminating-v0", "CartPole-v1"
 T = 6

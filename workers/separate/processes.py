@@ -22,11 +22,11 @@ from dppo_redis.service.child import ChildTracebackError
 from dppo_redis.service.descendants import descendants
 from dppo_redis.service.ending import end_all
 from dppo_redis.spaces.episode_metrics import EpisodeMetrics
-from workers.sampling import process_main
-from workers.sampling.call_clock import CallClock
-from workers.sampling.one_environment import EnvironmentPlan
-from workers.sampling.separate_environments import Kind
-from workers.sampling.step_page import FAILED, row_of, view_page
+from workers.separate import process_main
+from workers.separate.call_clock import CallClock
+from workers.separate.one_environment import EnvironmentPlan
+from workers.separate.separate_environments import Kind
+from workers.separate.step_page import FAILED, row_of, view_page
 
 _CLOSING_S = 1.0  # time for the processes to close their environments
 _DIED = "a worker process of the environments died"

@@ -16,10 +16,10 @@ from dppo_redis.errors import ConfigurationError, EnvironmentBrokenError
 from dppo_redis.service import user_code
 from dppo_redis.service.process_state import keeping_process_state
 from dppo_redis.spaces.episode_metrics import NOTHING, EpisodeMetrics
-from workers.sampling.call_clock import CallClock
-from workers.sampling.one_environment import LEAVING, EnvironmentPlan, OneEnvironment, describe_failure
-from workers.sampling.separate_environments import Kind
-from workers.sampling.step_page import FAILED, row_of, view_page
+from workers.separate.call_clock import CallClock
+from workers.separate.one_environment import LEAVING, EnvironmentPlan, OneEnvironment, describe_failure
+from workers.separate.separate_environments import Kind
+from workers.separate.step_page import FAILED, row_of, view_page
 
 _CLOSING_S = 1.0  # time for the threads to close their environments
 _log = logging.getLogger("dppo")

@@ -14,7 +14,7 @@ from dppo_redis.protocol.rollout import allocate
 from dppo_redis.spaces.episode_metrics import NOTHING
 from tests.factories import make_spec
 from workers.envs import Environments, VectorStep
-from workers.rollout.records import StepRecords
+from workers.sampling.step_records import StepRecords
 
 COUNT, STEPS = 5, 40
 MODES = list(AutoresetMode)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from dppo_redis.spaces.episode_metrics import EpisodeMetrics
-from workers.sampling.step_page import StepPage
+from workers.separate.step_page import StepPage
 
 Kind = Literal["sync", "async", "threads", "native"]  # how environments are stepped
 

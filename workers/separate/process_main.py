@@ -16,8 +16,8 @@ import numpy as np
 from dppo_redis.environments.assigned_episodes import leave_signals_to_parent
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.spaces.episode_metrics import NOTHING
-from workers.sampling.one_environment import LEAVING, EnvironmentPlan, OneEnvironment, describe_failure
-from workers.sampling.step_page import FAILED, row_of, view_page
+from workers.separate.one_environment import LEAVING, EnvironmentPlan, OneEnvironment, describe_failure
+from workers.separate.step_page import FAILED, row_of, view_page
 
 RESET, STEP, CLOSE = b"r", b"s", b"c"
 Failure = tuple[bool, str, str]  # whether a retry is useless, what failed, traceback

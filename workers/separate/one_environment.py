@@ -20,7 +20,7 @@ from dppo_redis.spaces.actions import ActionSpec
 from dppo_redis.spaces.episode_metrics import NOTHING, REPORTED, EpisodeMetrics
 from dppo_redis.spaces.gymnasium_spaces import describe_observations
 from dppo_redis.spaces.observations import Array, ObservationSpec
-from workers.sampling.step_page import REPORTS, TERMINATED, TRUNCATED, StepPage
+from workers.separate.step_page import REPORTS, TERMINATED, TRUNCATED, StepPage
 
 LEAVING = (SystemExit, KeyboardInterrupt)  # failures, too, if the user's code raises them
 

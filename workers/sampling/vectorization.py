@@ -12,7 +12,7 @@ from dppo_redis.environments.copy_number import LOOK, CopyNumber
 from dppo_redis.environments.make import Vectorization, make_vector
 from dppo_redis.environments.step_time import Choice, choose, free_cores, measure
 from dppo_redis.protocol.spec import EnvironmentSource
-from workers.sampling.separate_environments import Kind, SeparateEnvironments
+from workers.separate.separate_environments import Kind, SeparateEnvironments
 
 _log = logging.getLogger("dppo")
 Chosen = dict[str, Choice]  # earlier choices: rebuilt environments step in the same way
