@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,10 @@ class Peer:
             ProgramFailedError: the program failed, or the peer is not installed.
         """
         asked = {"variant": variant, "steps": steps, "target": target, "seed": seed}
-        command = [str(self.python()), str(_PROGRAMS / self.program), json.dumps(asked)]
-        return outcome_of(output_of(command, REPOSITORY, _ONE_THREAD))
+        with tempfile.TemporaryDirectory(prefix="dppo-bench-", ignore_cleanup_errors=True) as directory:
+            command = [str(self.python()), str(_PROGRAMS / self.program)]
+            command.append(json.dumps({**asked, "directory": directory}))
+            return outcome_of(output_of(command, REPOSITORY, _ONE_THREAD))
 
 
 def outcome_of(printed: str) -> Outcome:

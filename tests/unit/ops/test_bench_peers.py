@@ -64,6 +64,7 @@ def test_a_program_is_asked_in_json_and_its_last_line_is_the_answer(
     assert outcome.score == 20.5
     assert outcome.target_s is None
     asked = json.loads((tmp_path / "asked").read_text())
+    assert not Path(asked.pop("directory")).exists()  # any more
     assert asked == {"variant": "", "steps": 2048, "target": 475.0, "seed": 3}
     install(tmp_path, SAMPLE_FACTORY, "echo no cores >&2; exit 3")
     with pytest.raises(ProgramFailedError, match="ended with 3:\nno cores"):

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import sys
-import tempfile
 import time
 from collections import deque
 from typing import Any
@@ -189,11 +188,11 @@ if __name__ == "__main__":
     # Ray's processes write to standard output. Only the result may stand there.
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as place:
-        ray.init(num_cpus=64, include_dashboard=False, logging_level="ERROR", _temp_dir=place)
-        try:
-            found = main(json.loads(sys.argv[1]))
-        finally:
-            with contextlib.suppress(Exception):
-                ray.shutdown()
+    asked = json.loads(sys.argv[1])
+    ray.init(num_cpus=64, include_dashboard=False, logging_level="ERROR", _temp_dir=asked["directory"])
+    try:
+        found = main(asked)
+    finally:
+        with contextlib.suppress(Exception):
+            ray.shutdown()
     print(json.dumps(found), file=answer, flush=True)

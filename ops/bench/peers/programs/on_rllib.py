@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import sys
-import tempfile
 import time
 from typing import Any
 
@@ -14,7 +13,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 
 def make_config(seed: int) -> Any:
-    """The hyper-parameters that all peers have; the others are its defaults, with which it learns faster."""
+    """The hyper-parameters that all peers have; the others are its defaults."""
     return (
         PPOConfig()
         .environment("CartPole-v1")
@@ -60,11 +59,11 @@ if __name__ == "__main__":
     # Ray's processes write to standard output. Only the result may stand there.
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as place:
-        ray.init(num_cpus=4, include_dashboard=False, logging_level="ERROR", _temp_dir=place)
-        try:
-            found = main(json.loads(sys.argv[1]))
-        finally:
-            with contextlib.suppress(Exception):
-                ray.shutdown()
+    asked = json.loads(sys.argv[1])
+    ray.init(num_cpus=4, include_dashboard=False, logging_level="ERROR", _temp_dir=asked["directory"])
+    try:
+        found = main(asked)
+    finally:
+        with contextlib.suppress(Exception):
+            ray.shutdown()
     print(json.dumps(found), file=answer, flush=True)

@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import tempfile
 import time
 from typing import Any
 
@@ -56,10 +55,10 @@ def make_env(name: str, *_args: Any, render_mode: str | None = None, **_options:
     return make(name, render_mode=render_mode)
 
 
-def main(asked: dict[str, Any], place: str) -> dict[str, Any]:
+def main(asked: dict[str, Any]) -> dict[str, Any]:
     """Train, and say what came of it."""
     register_env("CartPole-v1", make_env)
-    options = [*_OPTIONS, f"--seed={asked['seed']}", f"--train_dir={place}"]
+    options = [*_OPTIONS, f"--seed={asked['seed']}", f"--train_dir={asked['directory']}"]
     options.append(f"--train_for_env_steps={asked['steps']}")
     parser, _ = parse_sf_args(argv=options)
     _, runner = make_runner(parse_full_cfg(parser, options))
@@ -86,6 +85,5 @@ if __name__ == "__main__":
     # It writes its log to standard output. Only the result may stand there.
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    with tempfile.TemporaryDirectory(prefix="dppo-bench-", ignore_cleanup_errors=True) as place:
-        found = main(json.loads(sys.argv[1]), place)
+    found = main(json.loads(sys.argv[1]))
     print(json.dumps(found), file=answer, flush=True)
