@@ -66,7 +66,7 @@ def test_too_few_open_files_are_refused_before_anything_is_written(tmp_path: Pat
         assert command.wait(30) == ExitStatus.CONFIGURATION, command.err
         (line_of_error,) = command.error_lines
     assert "this fleet needs " in line_of_error
-    assert "and 100 open files are allowed (ulimit -n)" in line_of_error
+    assert "but 100 open files are allowed (ulimit -n)" in line_of_error
     assert list(tmp_path.iterdir()) == []
 
 
