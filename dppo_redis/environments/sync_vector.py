@@ -40,7 +40,8 @@ class SameStepVector(SyncVectorEnv):
         rewards = np.zeros(count)
         terminated, truncated = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         infos: dict[str, Any] = {}
-        for n, (env, action) in enumerate(zip(self._inner, iterate(self.action_space, actions), strict=True)):
+        each = actions if type(actions) is np.ndarray else iterate(self.action_space, actions)
+        for n, (env, action) in enumerate(zip(self._inner, each, strict=True)):
             observation, reward, terminates, truncates, info = env.step(action)
             if not (terminates is False and truncates is False and isinstance(reward, float)):
                 reward, terminates, truncates = plain_numbers(reward, terminates, truncates)
@@ -50,7 +51,7 @@ class SameStepVector(SyncVectorEnv):
                     infos = self._add_info(infos, last, n)
                     observation, _ = self.envs[n].reset()
             rewards[n] = reward
-            if type(observation) is np.ndarray and observation.shape == shape and observation.dtype == dtype:
+            if type(observation) is np.ndarray and observation.shape == shape and observation.dtype is dtype:
                 rows[n] = observation
             else:
                 others[n] = own(observation)
