@@ -123,4 +123,4 @@ def test_too_few_processes_are_refused_for_a_user_that_the_limit_binds() -> None
     )
     if "PermissionError" in answer.stderr or "ModuleNotFoundError" in answer.stderr:
         pytest.skip("another user cannot read this checkout: move it below /tmp")
-    assert "60 processes and threads, and 20 are allowed (ulimit -u)" in answer.stderr
+    assert "60 processes and threads, but 20 are allowed (ulimit -u)" in answer.stderr
