@@ -13,7 +13,7 @@ from workers.join import report_error
 from workers.loop import Actor
 from workers.watchdog import STOP_GRACE_S
 
-# After the time of an actor's beat, which it sends between two rollouts; then the watchdog beats.
+# The actor beats between two rollouts. If its beat is late by this much, the watchdog beats instead.
 _LATE_S = 0.1
 _log = logging.getLogger("dppo")
 
@@ -28,7 +28,7 @@ class WatchdogDuties:
         self._stopping_since: float | None = None
 
     def beat(self) -> None:
-        """Renew the registration if the actor is late, apply changes, end a push that delays a stop."""
+        """Renew the registration if the actor is late, read control, end a push that delays a stop."""
         if self._actor.stop.requested:
             self._stopping_since = self._stopping_since or time.monotonic()
             if time.monotonic() - self._stopping_since > STOP_GRACE_S:

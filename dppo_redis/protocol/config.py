@@ -33,7 +33,7 @@ EnvValue = Annotated[
         str_from_instance=lambda value: [str(value)],
     ),
 ]
-MOST_STEPS = 10**15  # a float, as JSON readers take numbers for, holds each of these exactly
+MOST_STEPS = 10**15  # many JSON readers read numbers as floats, which hold each of these exactly
 Vectorization = Literal["auto", "sync", "async", "threads"]
 Correction = Literal["none", "vtrace", "decoupled", "tis"]
 
@@ -48,7 +48,7 @@ class PpoConfig(Section):
     minibatch_size: int = Field(256, ge=2, le=10_000_000)
     """Rows of one gradient step; the last one of a pass may be shorter"""
     update_epochs: int | None = Field(None, ge=1, le=1000)
-    """Passes over each batch; default: 10 serial, 6 distributed (old data wants fewer)"""
+    """Passes over each batch; default: 10 in serial and lock-step runs, else 6 (old data wants fewer)"""
     learning_rate: float = Field(1e-3, gt=0, le=1)
     """Adam step size; 3e-4 or 1e-4 when the return oscillates"""
     anneal_learning_rate: bool = False
@@ -139,11 +139,12 @@ class EvaluationConfig(Section):
     episodes: int = Field(20, ge=1, le=10_000)
     """Greedy episodes of one evaluation"""
     environments: int | None = Field(None, ge=1, le=10_000)
-    """Copies that play them; default: 20, or one for each core where a step is slow because it computes"""
+    """Copies of the environment that play the episodes; default: 20, or one for each core where a step is
+    slow because it computes"""
     wrappers: tuple[str, ...] | None = None
-    """Wrappers around these copies instead of those of training; with nothing behind it: none"""
+    """Wrappers of these copies, instead of those of training; the flag without a value: no wrappers"""
     interval_s: float = Field(0.25, ge=0, le=86_400)
-    """Least time between two evaluations; slow ones wait longer, see max_share"""
+    """Least time between the starts of two evaluations; longer after costly ones, see max_share"""
     max_share: float = Field(0.05, gt=0, le=1)
     """Share of one core that evaluation may use"""
     limit_s: float = Field(60.0, gt=0, le=86_400)
@@ -162,7 +163,7 @@ class CheckpointConfig(Section):
     keep: int = Field(3, ge=1, le=1000)
     """Newest checkpoints kept"""
     milestone_steps: int | None = Field(None, ge=1, le=MOST_STEPS)
-    """Trained steps between two checkpoints that are kept for ever; default: none are"""
+    """Trained steps between two checkpoints that are kept for ever; default: none"""
 
 
 class RunConfig(Section):
@@ -182,13 +183,13 @@ class RunConfig(Section):
     """Longest time of one reset or step, and of building all copies of an actor; a process that takes
     longer is restarted"""
     env_retry_s: float = Field(30.0, ge=0, le=86_400)
-    """How long building an environment that raises is tried again, with growing pauses"""
+    """Time to go on trying to build an environment that raises, with growing pauses"""
     vectorization: Vectorization = "auto"
     """How an actor steps its environments: one after another (sync), in processes (async) or in threads; auto
     takes a native vector version, else async where a step is slow, else sync"""
     open_rollouts: int = Field(3, ge=0, le=64)
-    """Rollouts that an actor samples at a time (async, threads): an environment that has done its part of one
-    begins the next; 0: all step together, as in lock-step mode"""
+    """Most rollouts that an actor samples at the same time (async, threads): an environment that has done its
+    part of one begins the next; 0: all step together, as in lock-step mode"""
     actors: int = Field(2, ge=1, le=1000)  # actors that join later have slots from 1000 on
     """Actor processes started here; more may join from anywhere"""
     envs_per_actor: int = Field(8, ge=1, le=65_536)
@@ -214,7 +215,7 @@ class RunConfig(Section):
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Where the learner computes: auto, cpu, cuda or cuda:N"""
     init_from: str | None = Field(None, max_length=4096)
-    """Begin with what was learnt in a run's directory, a checkpoint file or an export; not with --resume"""
+    """Begin with the trained network of a run's directory, a checkpoint or an export; not with --resume"""
     ppo: PpoConfig = PpoConfig()
     network: NetworkConfig = NetworkConfig()
     evaluation: EvaluationConfig = EvaluationConfig()

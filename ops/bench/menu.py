@@ -23,12 +23,18 @@ BENCHMARKS = {
     "gradient": ("ops.bench.gradient", "a gradient step by hand beside autograd's; an update's parts"),
     "actor": ("ops.bench.actor", "a vector step of an actor beside a bare loop over its environments"),
     "start": ("ops.bench.start", "time to the first update, and from the end to the prompt"),
-    "scale": ("ops.bench.scale.command", "10 to 1,000 actors on one Redis: delivery, latency, status, books"),
+    "scale": (
+        "ops.bench.scale.command",
+        "10 to 1,000 actors on one Redis: delivery, latency, status, ledger",
+    ),
     "transport": ("ops.bench.transport.command", "what the guarantees cost: rollouts/s beside a bare loop"),
-    "publication": ("ops.bench.scale.publication", "what a publication of large weights costs, by actors"),
+    "publication": (
+        "ops.bench.scale.publication",
+        "what a publication of large weights costs, by number of actors",
+    ),
     "sizing": ("ops.bench.sizing", "the rate of a fleet by the formula of docs/sizing.md, and as measured"),
     "hostile": ("ops.bench.hostile", "what broken payloads cost the learner"),
-    "failover": ("ops.bench.failover", "how soon training resumes when the primary Redis goes"),
+    "failover": ("ops.bench.failover", "how soon training resumes when the primary Redis fails"),
 }
 
 

@@ -1,6 +1,6 @@
 """Samples rollouts with environments that do not wait for each other.
 
-An environment goes on as soon as its step has ended: one call of the policy answers all that are ready. One
+An environment goes on as soon as its step has ended: one call of the policy serves all that are ready. One
 that has filled its column of a rollout begins its column of the next, while slower ones still fill theirs. At
 most K rollouts are open; each is sampled with the policy of its opening. They are finished in their order.
 """

@@ -16,8 +16,8 @@ _LONGEST_QUEUED_PAUSE_S, _QUEUED_TIMES = 1.0, 20
 def longest_pause(rollout_s: float, waited_s: float, queued_s: float = 0.0) -> float:
     """Longest mean pause, in seconds, before an actor that has waited `waited_s` reads Redis again.
 
-    `queued_s` is how much longer the last read took than the fastest one. It is long where many actors wait:
-    then all of them read less often, or the learner could not read the rollouts that they wait for.
+    `queued_s` is how much longer the last read took than the fastest one. It is long where many actors wait.
+    Then all of them must read less often, so that the learner can read the rollouts.
 
     The pause is short compared with a rollout, because all actors should start after the same publication. An
     actor that reads later than a faster one has delivered finds the backlog full, and the next batch comes

@@ -10,7 +10,7 @@ Kind = Literal["sync", "async", "threads", "native"]  # how environments are ste
 
 
 class SeparateEnvironments(Protocol):
-    """N environments, each of which steps by itself."""
+    """N environments, each of which steps by itself. A `place`, 0 to N - 1, is an environment and its row."""
 
     count: int
     page: StepPage

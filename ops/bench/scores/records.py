@@ -30,7 +30,7 @@ class Greedy:
 
 @dataclass(frozen=True)
 class Record:
-    """One run: what was played, by which code, and what came out."""
+    """One run: its task and settings, its commit and versions, and its score."""
 
     recipe: str  # ops/runs/RECIPE.toml
     env_id: str

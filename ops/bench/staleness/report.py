@@ -47,7 +47,7 @@ NAMES = {
 
 
 class Results:
-    """Outcomes by what was tried, over whichever seeds there are."""
+    """Outcomes by setting, over all seeds that were run."""
 
     def __init__(self, outcomes: Iterable[Outcome]) -> None:
         self._groups: dict[Trial, list[Outcome]] = defaultdict(list)
