@@ -1,6 +1,7 @@
-"""A Redis server of a benchmark's own, in a temporary directory."""
+"""A Redis server of a benchmark's own, started as `train` starts it, in a temporary directory."""
 
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,14 +17,16 @@ _START_S = 20.0
 
 @contextmanager
 def own_server() -> Iterator[tuple[Client, str]]:
-    """A client of a new server, and the server's URL; both end with the context.
+    """A client of a new server, and the server's URL. Both end with the context, or with the process.
 
     Raises:
         UnavailableError: the server does not start.
     """
-    with tempfile.TemporaryDirectory(prefix="dppo-") as place:
+    with tempfile.TemporaryDirectory(prefix="dppo-bench-") as place:
         broker = embedded(Path(place))
-        process = subprocess.Popen(broker.command, stdout=subprocess.DEVNULL, start_new_session=True)
+        command = [sys.executable, "-m", "ops.fleet.run_tied", *broker.command]
+        # Ctrl-C in a terminal reaches a whole process group: the server has to end last.
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
         try:
             deadline = time.monotonic() + _START_S
             while not broker.socket.exists():

@@ -8,10 +8,10 @@ import pytest
 from dppo_redis.errors import ConfigurationError
 from dppo_redis.protocol.rollout import validate
 from dppo_redis.protocol.wire import encode_rollout
+from ops.bench.server import own_server
 from ops.bench.transport.command import main
 from ops.bench.transport.loads import LOADS, frames_per_step, make_rollout
 from ops.bench.transport.parts import measure_parts
-from ops.bench.transport.server import running_server
 
 
 @pytest.mark.parametrize("name", LOADS)
@@ -26,7 +26,7 @@ def test_pictures_are_on_the_wire_hardly_more_than_once() -> None:
 
 
 def test_each_part_takes_time() -> None:
-    with running_server() as client:
+    with own_server() as (client, _):
         parts = measure_parts(client, replace(LOADS["vectors"], batch=2), 1, least_s=0.002)
     assert all(us >= 0 for us in parts.values())
     parsed = parts["learner: decoding, parsed anew, dtypes and shapes"]

@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     check_limits(needs)
     found: list[Measured] = []
-    with server(options.redis, stop) as url:
+    with server(options.redis) as url:
         try:
             check_connections(url, needs.files, stop)
             for actors in options.actors:

@@ -16,7 +16,7 @@ from ops.bench.scale.actors import Report
 from ops.bench.scale.intake import IntakeLearner
 from ops.bench.scale.measured import Measured, Wish, rates
 from ops.bench.scale.processes import Probe, Processes
-from ops.bench.scale.server import server_s
+from ops.bench.server import server_cpu_s
 
 START_S = 120.0  # for all actors to join
 KILL_FROM_S = 24.0  # shorter points kill no process: its registrations could not expire
@@ -33,7 +33,7 @@ class Cores:
         self._began = self._read()
 
     def _read(self) -> tuple[float, float, float]:
-        return time.monotonic(), server_s(self._client), time.process_time()
+        return time.monotonic(), server_cpu_s(self._client), time.process_time()
 
     def used(self) -> tuple[float, float]:
         """(server, learner) since the beginning."""

@@ -31,7 +31,8 @@ from learner.leadership.leadership import Leadership, make_leadership
 from ops.bench.arguments import BenchmarkParser
 from ops.bench.runs import REPOSITORY, table
 from ops.bench.scale.holders import ALONE, HELD, KIND, KINDS, SHARED, Held, HoldOrder
-from ops.bench.scale.server import bench_run, check_connections, server, server_s
+from ops.bench.scale.server import bench_run, check_connections, server
+from ops.bench.server import server_cpu_s
 from ops.fleet.machine_limits import FleetNeeds, check_limits
 
 _DEADLINE_S = 300.0
@@ -73,7 +74,7 @@ class Publications:
         client = self._client
         client.delete(HELD)
         client.set(KIND, kind)
-        server, sent, began = server_s(client), _sent(client), time.monotonic()
+        server, sent, began = server_cpu_s(client), _sent(client), time.monotonic()
         self._update += 1
         self._leadership.publisher.publish(self._arrays, self._update, 0, 0)
         learner_s, server_mb = time.monotonic() - began, 0.0
@@ -88,7 +89,7 @@ class Publications:
         return Cost(
             held_by_all_s=max(one.at for one in held) - began,
             learner_s=learner_s,
-            server_cpu_s=server_s(client) - server,
+            server_cpu_s=server_cpu_s(client) - server,
             sent_mb=(_sent(client) - sent) / 2**20,
             server_mb=server_mb,
             actors_cpu_s=sum(one.cpu_s for one in held),
@@ -162,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_limits(FleetNeeds(files=64 + _CONNECTIONS * most, tasks=64 + most))
     config = configuration(options.mb)
     found: dict[int, dict[str, list[Cost]]] = {}
-    with server(options.redis, stop) as url:
+    with server(options.redis) as url:
         try:
             check_connections(url, 64 + _CONNECTIONS * most, stop)
             planned = plan(config, spaces_of(config, stop), serial=False)

@@ -22,10 +22,11 @@ from dppo_redis.protocol.wire import encode_rollout
 from learner.malloc import keep_freed_memory
 from ops.bench.arguments import BenchmarkParser
 from ops.bench.runs import table
+from ops.bench.server import own_server
+from ops.bench.transport.cost import Cost
 from ops.bench.transport.loads import LOADS, Load, frames_per_step, make_rollout
 from ops.bench.transport.loops import consume, consume_bare, consume_queue
 from ops.bench.transport.parts import measure_parts
-from ops.bench.transport.server import Cost, running_server
 
 _MOST_REPEATS = 100
 BARE, OURS, PACKED, QUEUE = "bare", "same bytes", "packed", "queue"
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     keep_freed_memory()  # as a learner; the bare loop gains by it, too
     loads = [LOADS[name] for name in options.loads]
     found = {load.name: _sample(load, options.repeats) for load in loads}
-    with running_server() as client:
+    with own_server() as (client, _):
         parts = {load.name: measure_parts(client, load, options.repeats) for load in loads}
     if options.json:
         print(json.dumps(_as_json(found, parts)))
@@ -68,7 +69,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _sample(load: Load, repeats: int) -> Samples:
     samples: Samples = {kind: [] for kind in (BARE, OURS, PACKED, QUEUE)}
-    with running_server() as client:
+    with own_server() as (client, _):
         for _ in range(repeats):
             client.flushall()
             samples[BARE].append(consume_bare(client, load))

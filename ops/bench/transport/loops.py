@@ -25,9 +25,10 @@ from learner.intake.batch_rule import ElasticBatch
 from learner.intake.intake import Intake
 from learner.leadership.keeper import Keeper
 from learner.leadership.leadership import make_leadership
+from ops.bench.server import server_cpu_s
+from ops.bench.transport.cost import Cost
 from ops.bench.transport.loads import Load, make_rollout
 from ops.bench.transport.producer import CPU, GO, KEYS, PRODUCERS, READY
-from ops.bench.transport.server import Cost, server_s, url_of
 
 _START_LIMIT_S = 120.0
 
@@ -98,11 +99,11 @@ def _producers(client: Client, kind: str, load: Load) -> Iterator[Cost]:
         while int(cast(bytes, client.get(READY) or 0)) < PRODUCERS:
             assert all(process.poll() is None for process in processes), "a producer has died"
             time.sleep(0.01)
-        wall, own, server = time.perf_counter(), time.process_time(), server_s(client)
+        wall, own, server = time.perf_counter(), time.process_time(), server_cpu_s(client)
         client.set(GO, 1)
         yield cost
         cost.wall = 1e6 * (time.perf_counter() - wall) / load.rollouts
-        seconds = time.process_time() - own + server_s(client) - server
+        seconds = time.process_time() - own + server_cpu_s(client) - server
         for process in processes:
             process.wait(_START_LIMIT_S)
         cost.cpu = 1e6 * (seconds + float(cast(bytes, client.get(CPU)))) / load.rollouts
@@ -147,3 +148,8 @@ def _put(load: Load, barrier: Barrier, queue: Any, times: Any) -> None:
     queue.close()
     queue.join_thread()  # its thread packs the arrays
     times.put(time.process_time() - began)
+
+
+def url_of(client: Client) -> str:
+    """The URL of the embedded server."""
+    return f"unix://{client.connection_pool.connection_kwargs['path']}"

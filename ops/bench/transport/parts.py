@@ -22,9 +22,9 @@ from dppo_redis.store.pending import StreamEntry
 from dppo_redis.store.rollout_stream import RolloutProducer, parse_header
 from learner.intake.decoder import RolloutDecoder
 from learner.intake.staleness import judge
+from ops.bench.server import server_cpu_s
 from ops.bench.transport.loads import Load, make_rollout
 from ops.bench.transport.producer import KEYS
-from ops.bench.transport.server import server_s
 
 _LEAST_S = 0.05
 _ROUNDS = 4  # of entries settled in a sample of settling
@@ -90,10 +90,10 @@ def _samples(client: Client, part: Callable[[], Any], repeats: int, least_s: flo
 
 
 def _seconds(client: Client, part: Callable[[], Any], count: int) -> float:
-    began, server = time.process_time(), server_s(client)
+    began, server = time.process_time(), server_cpu_s(client)
     for _ in range(count):
         part()
-    return time.process_time() - began + server_s(client) - server
+    return time.process_time() - began + server_cpu_s(client) - server
 
 
 def _settling(client: Client, load: Load, payload: bytes, settle: Callable[[list[bytes]], Any]) -> float:
