@@ -31,8 +31,7 @@ from dppo_redis.protocol.spec import RunDescription
 from dppo_redis.protocol.weights import Weights
 from learner.build import build_ppo
 from ops.bench.arguments import BenchmarkParser
-from ops.bench.in_turn import Compared, in_turn
-from ops.bench.rounds import as_json
+from ops.bench.rounds import Samples, as_json, in_rounds, ratios_to, shown
 from ops.bench.runs import table
 from workers.build import build_collector
 from workers.collect import Collector
@@ -44,6 +43,7 @@ _LEAST_S = 0.05  # of computing time in a sample
 _STEPS = 256  # of a rollout
 NETWORK, DRAWING, STEPPING, ENDS = "network", "drawing actions", "environments", "once per rollout"
 REST = "records, clocks, loop"
+BARE, ACTOR = "bare loop", "actor"
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def first_policy(config: RunConfig, description: RunDescription) -> ActingPolicy
 
 def compare(
     env_id: str, hidden: Sequence[int], row: Row, repeats: int
-) -> tuple[Compared, dict[str, float]] | None:
+) -> tuple[Samples, dict[str, float]] | None:
     """Samples in microseconds of computing time for a vector step, and the parts of the actor's.
 
     Returns None if the environments have no vector version of their own.
@@ -105,16 +105,15 @@ def compare(
         if row.kind == "native" and kind_of(collector.environments.vector) != "native":
             return None
         actions = _drawn(bare)
-        compared = in_turn(
-            partial(_timed, lambda: _step_all(bare, actions)),
-            partial(_timed, lambda: collector.collect(policy)),
-            repeats,
-        )
-        parts = _parts(collector, policy, median(compared.product), repeats)
+        kinds = {BARE: lambda: _step_all(bare, actions), ACTOR: lambda: collector.collect(policy)}
+        for work in kinds.values():
+            _timed(work)  # the first sample allocates and warms up
+        samples = in_rounds({kind: partial(_sample, work) for kind, work in kinds.items()}, repeats)
+        parts = _parts(collector, policy, median(samples[ACTOR]), repeats)
     finally:
         bare.close()
         collector.close()
-    return compared, parts
+    return samples, parts
 
 
 def _bare_vector(description: RunDescription, row: Row) -> VectorEnv[Any, Any, Any]:
@@ -148,6 +147,10 @@ def _timed(rollout: Callable[[], object]) -> float:
         rollout()
         done += 1
     return 1e6 * took / (done * _STEPS)
+
+
+def _sample(rollout: Callable[[], object], _number: int) -> float:
+    return _timed(rollout)
 
 
 def _parts(collector: Collector, policy: ActingPolicy, whole: float, repeats: int) -> dict[str, float]:
@@ -194,7 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
     torch.set_num_threads(1)
     rows = [Row("native", count) for count in options.native] + [Row("sync", n) for n in options.sync]
-    found: dict[str, Compared] = {}
+    found: dict[str, Samples] = {}
     parts: dict[str, dict[str, float]] = {}
     for row in rows:
         result = compare(options.env_id, options.hidden, row, options.repeats)
@@ -204,10 +207,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             found[row.name], parts[row.name] = result
     if options.json:
         rounded = {name: {part: round(us, 2) for part, us in one.items()} for name, one in parts.items()}
-        ratios = {name: one.ratios for name, one in found.items()}
-        samples = {name: {"peer": one.peer, "product": one.product} for name, one in found.items()}
+        ratios = {name: ratios_to(ACTOR, samples)[BARE] for name, samples in found.items()}
         unit = "us of computing time a vector step"
-        print(json.dumps(as_json(ratios, samples, unit=unit, parts_us=rounded)))
+        print(json.dumps(as_json(ratios, found, unit=unit, parts_us=rounded)))
     else:
         _print_tables(found, parts)
     return ExitStatus.DONE
@@ -232,13 +234,16 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _print_tables(found: dict[str, Compared], parts: dict[str, dict[str, float]]) -> None:
-    rows = []
-    for name, one in found.items():
-        low, high = one.spread
-        times = f"{median(one.peer):.1f}", f"{median(one.product):.1f}"
-        rows.append([name, *times, f"{one.ratio:.2f}", f"{low:.2f} to {high:.2f}"])
-    print(table(["environments", "bare loop, us a vector step", "actor", "ratio", "spread"], rows))
+def _print_tables(found: dict[str, Samples], parts: dict[str, dict[str, float]]) -> None:
+    rows = [
+        [
+            name,
+            *(f"{median(times):.1f}" for times in samples.values()),
+            shown(ratios_to(ACTOR, samples)[BARE]),
+        ]
+        for name, samples in found.items()
+    ]
+    print(table(["environments", "bare loop, us a vector step", "actor", "ratio"], rows))
     print("\nThe actor's share, us a vector step:\n")
     names = list(next(iter(parts.values()), ()))
     shares = [[name, *(f"{one[part]:.1f}" for part in names)] for name, one in parts.items()]

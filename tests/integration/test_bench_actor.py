@@ -24,7 +24,7 @@ def test_bare_loop_and_actor_are_measured_in_turn_and_the_parts_of_a_step_with_t
         found["ratio"].keys() == found["samples"].keys() == found["spread"].keys() == {"3 native", "2 sync"}
     )
     for row, samples in found["samples"].items():
-        assert {kind: len(times) for kind, times in samples.items()} == {"peer": 2, "product": 2}
+        assert {kind: len(times) for kind, times in samples.items()} == {"bare loop": 2, "actor": 2}
         assert found["spread"][row][0] <= found["ratio"][row] <= found["spread"][row][1]
         assert all(us > 0 for part, us in found["parts_us"][row].items() if part != REST)
     assert found["cores"] >= 1
